@@ -19,7 +19,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeVar
 
 from espnet3.parallel.checks import is_a
-from espnet3.parallel.provenance.modules import absolute
+from espnet3.parallel.provenance.modules import absolute, is_users
 
 _T = TypeVar("_T")
 DIGITS = 16
@@ -89,7 +89,7 @@ _MAKERS = frozenset({"__init__", "__post_init__", "__new__", "__init_subclass__"
 # What is another one at each start, by the first and the last name that lead there; and names that say the same of it
 _FLEETING = {("time", name) for name in ("time", "time_ns", "monotonic", "perf_counter", "strftime", "ctime")}
 _FLEETING |= {("datetime", "now"), ("datetime", "today"), ("date", "today"), ("os", "getpid"), ("uuid", "uuid4"),
-    ("tempfile", "mkdtemp"), ("tempfile", "TemporaryDirectory")}  # fmt: skip
+    ("socket", "gethostname"), ("tempfile", "mkdtemp"), ("tempfile", "TemporaryDirectory")}  # fmt: skip
 _FLEETING_NAMES = {name for _, name in _FLEETING}
 _SAME = {"str", "int", "float", "round", "Path", "pathlib", "timezone"}.union(*_FLEETING)
 _BY_NAME = ("setattr", "delattr", "__setattr__", "__delattr__")  # they are given a name as a text
@@ -326,6 +326,18 @@ def functions_in(code: CodeType, around: str = "") -> dict[str, list[CodeType]]:
     return found
 
 
+def classes_in(code: CodeType) -> dict[str, list[str]]:
+    """Return the names that classes define, by the class's qualified name: methods last, in no order of theirs."""
+    found = dict[str, list[str]]()
+    for one in _inner_codes(code):
+        if not one.co_flags & _IS_FUNCTION:
+            methods = {each.co_name for each in _inner_codes(one)}
+            names = dict.fromkeys(step[1] for step in _steps_of(one) if step[0] == "STORE_NAME")
+            inner = {f"{one.co_name}.{name}": each for name, each in classes_in(one).items()}
+            found |= {one.co_name: sorted(names, key=lambda name: name if name in methods else ""), **inner}
+    return found
+
+
 @once
 def imports_in(code: CodeType, package: str, at_once: bool = False) -> list[tuple[str, str]]:
     """Return the absolute names of what code of a package imports, and their names there; "" for modules."""
@@ -387,13 +399,26 @@ def _changes(code: CodeType) -> Iterator[_Place | None]:
         elif op in _SETTERS or (op in _PARTS and steps[at - 1][0].startswith(_COPIES)):  # as in `+=`
             yield _part(steps, at, known)
         elif op in _ATTRIBUTES and name in CHANGERS:
-            yield _part(steps, at, known, WITHIN)
+            yield _part(steps, at, known, f"{name}()")
+
+
+def is_within(name: str) -> bool:
+    """Tell whether the end of a place means that the value itself is changed: something in it, or by a method."""
+    return name == WITHIN or name.endswith("()")
+
+
+def may_change(value: Any, end: str) -> bool:
+    """Tell whether what stands at the end of a place may change a value; of a method of the user's its code says it."""
+    if is_a(value, (ModuleType, type)):
+        return not end.endswith("()")
+    method = getattr_static(type(value), end.removesuffix("()"), None)
+    return not (is_a(method, FunctionType) and is_users(method))
 
 
 def _part(steps: list[_Step], at: int, known: dict[str, _Place | None], name: str = "") -> _Place | None:
     op, read, *_ = steps[at]
     owner = _place(steps, at, _KEYS.get(op, 0), known)
-    is_whole = owner is None or owner[-1] == WITHIN
+    is_whole = owner is None or is_within(owner[-1])
     return owner if is_whole else (*(owner or ()), name or (WITHIN if op in _KEYS else read))
 
 
@@ -447,9 +472,8 @@ class Changed:
             code, world = met.function.__code__, id(met.function.__globals__)
             readers.update(facts_of(code).names)
             places = changes_of(code)
-            changers.update(
-                {(world, name) for root, name, *rest in places if (root, *rest) == ("global", WITHIN)}
-            )
+            ends = (one for one in places if one[0] == "global" and len(one) == 3 and is_within(one[2]))
+            changers.update({(world, name) for _, name, _ in ends})
         for (world, name), times in changers.items():
             if name not in self._names and readers[name] == times:
                 self._surely[world].add(name)
@@ -470,24 +494,31 @@ class Changed:
             of_kind |= {("", False, (name,)) for name in facts.texts}
         for variable, method in facts.asked:
             self._asked[id(world.get(variable))].add(method)
+        cells = dict(zip(code.co_freevars, met.function.__closure__ or (), strict=True))
+        around = {name: getattr(cell, "cell_contents", None) for name, cell in cells.items()}
         for root, *place in changes:
-            in_place = place[-1:] == [WITHIN]
+            in_place = is_within(place[-1]) if place else False
             names = place[:-1] if in_place and len(place) > 1 else place
             if not in_place:
                 self._names.add(f"{names[-1]}=")
-            if root == "global":
-                self._at(self._surely, world, names)
+            if root == "global" or (root == "free" and names[0] in around):
+                self._at(self._surely, world if root == "global" else around, names, place[-1], cells)
             elif root == "first" and met.kind is not None:
                 of_kind.add((met.called, met.of_class or in_place, tuple(names)))
             elif not in_place:
                 self._loose.add(names[-1])
         return True
 
-    def _at(self, of: dict[int, set[str]], owner: Any, names: Sequence[str]) -> None:
-        for name in names[:-1]:
-            owner = dict.get(owner, name) if is_a(owner, dict) else getattr_static(owner, name, None)
-            owner = vars(owner) if is_a(owner, ModuleType) else owner
-        of[id(owner)].add(names[-1])
+    def _at(
+        self, of: dict[int, set[str]], owner: Any, names: Sequence[str], end: str = "", cells: Any = None
+    ) -> None:
+        value = owner
+        for name in names:
+            owner = vars(value) if is_a(value, ModuleType) else value
+            value = dict.get(owner, name) if is_a(owner, dict) else getattr_static(owner, name, None)
+        if not is_within(end) or may_change(value, end):
+            # a variable of a function that makes others is theirs by its cell
+            of[id(cells.get(names[0], owner) if cells and not names[1:] else owner)].add(names[-1])
 
     def of(self, value: Any, surely: bool = False) -> set[str]:
         """Return the names of a module, or the attributes of an object or a class, that may be changed.

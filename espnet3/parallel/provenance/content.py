@@ -24,7 +24,15 @@ from typing import Any
 from espnet3.parallel.checks import is_a, own_attribute
 from espnet3.parallel.errors import is_ours
 from espnet3.parallel.provenance import EXECUTION, NAMESPACES
-from espnet3.parallel.provenance.code import CHANGERS, OF_LAYERS, WITHIN, changes_of, facts_of
+from espnet3.parallel.provenance.code import (
+    CHANGERS,
+    OF_LAYERS,
+    WITHIN,
+    changes_of,
+    facts_of,
+    is_within,
+    may_change,
+)
 from espnet3.parallel.provenance.modules import MAIN, is_users, module_of, name_of
 
 PLAIN: frozenset[Any] = frozenset({bool, int, float, complex, str, bytes, type(None)})
@@ -47,7 +55,7 @@ _CYTHON = "cython_function_or_method"
 # Classes, or their modules, of objects that never decide a result, and of those that differ at each start
 _NOTHING = {"_thread", "threading", "logging", "_io", "io", "weakref", "_weakref", "_weakrefset", "_abc",
     "os._Environ", "multiprocessing.queues", "multiprocessing.synchronize", "subprocess.Popen", "psutil.Process",
-    "ctypes.CDLL"}  # fmt: skip
+    "ctypes.CDLL", "loguru._logger"}  # fmt: skip
 _ONCE = {"_random", "random", "numpy.random._generator", "numpy.random.mtrand", "contextvars", "_contextvars"}
 _OF_START = {"pydantic._internal._decorators": {"cls_ref"}}  # attributes that are addresses
 # By type, a function that reads its content as bytes, a text or a container, past methods of a subclass
@@ -229,7 +237,8 @@ class Content:
             # a function may make several of that name
             self._met[id(value)], out = (len(self._met), value), self._left_out(value)
             own = {key: one for key, one in vars(value).items() if key[:2] != "__" or is_a(one, FunctionType)}
-            return _digest("code", full, self._inside(_OWN, {k: own[k] for k in own if k not in out}, place))
+            members = self._inside(_OWN, {k: own[k] for k in own if k not in out}, place)
+            return _digest("code", full, members, self._of(value.__bases__, place))
         if not is_a(value, FunctionType):
             # such as `TABLE.get`: what it is bound to counts, unless it changes that
             held = value.__self__ if is_a(value, _BOUND) and value.__name__ not in CHANGERS else None
@@ -243,7 +252,11 @@ class Content:
             return _digest("code", full)  # its name says which it is, and its code counts there
         self._met[id(value)] = len(self._met), value
         said = facts_of(value.__code__).hash.encode() if is_users(value) else b""
-        kept = tuple(one for one, is_changed in given_to(value, "", self.compared).values() if not is_changed)
+        given = given_to(value, "", self.compared).items()
+        left = {
+            phrase for phrase, (_, _, cell) in given if phrase.partition(" of ")[0] in self._left_out(cell)
+        }
+        kept = tuple(one for phrase, (one, changed, _) in given if not changed and phrase not in left)
         return _digest("code", full, said, self._of(kept, place))
 
     def _object(self, value: Any, kind: type, place: str, inside: bytes) -> bytes:
@@ -315,7 +328,7 @@ def _taken(value: Any, kind: type, users: list[type], has_attributes: bool) -> l
         taken = reduce(value)
     except Exception:  # it cannot be taken apart: of an object with attributes, these count alone
         return None
-    parts = [taken] if isinstance(taken, str) else taken  # a name in its module
+    parts = taken if isinstance(taken, tuple) else [taken]  # a name in its module, or a state
     return [list(part) if at > 2 and part is not None else part for at, part in enumerate(parts)]
 
 
@@ -329,22 +342,34 @@ def used(value: Any, name: str, code: CodeType, compared: Any) -> Any:
     return {one: left for one, part in read.items() for left in (compared(one, part) if compared else [part])}
 
 
-def given_to(function: FunctionType, called: str = "", compared: Any = None) -> dict[str, tuple[Any, bool]]:
-    """Return a function's defaults, and what it reads of the function around it, each with a flag: it changes it."""
+def given_to(
+    function: FunctionType, called: str = "", compared: Any = None
+) -> dict[str, tuple[Any, bool, Any]]:
+    """Return a function's defaults, and what it reads of the function around it: value, whether it changes it, cell."""
     code, defaults, around = function.__code__, function.__defaults__ or (), {}
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+    cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+    for name, cell in cells.items():
         with suppress(ValueError):  # not bound yet
             around[name] = used(None if name == "__class__" else cell.cell_contents, name, code, compared)
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
     given = {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}
-    places = changes_of(code) if given or around else ()
-    changed = {("argument", code.co_varnames[0]) if place[0] == "first" else place[:2] for place in places}
+    values = {("argument", name): one for name, one in given.items()}
+    values |= {("free", name): one for name, one in around.items()}
+    changed = set()
+    for root, *rest in changes_of(code) if values else ():
+        place = (root, rest.pop(0)) if root != "first" else ("argument", code.co_varnames[0])
+        if len(rest) != 1 or not is_within(rest[0]) or may_change(values.get(place), rest[0]):
+            changed.add(place)
     counts = {
         name: left for name, one in given.items() for left in (compared(name, one) if compared else [one])
     }
     parts = [("argument", name, f"the default {name} of {called}", one) for name, one in counts.items()]
     parts += [("free", name, f"{name} of {called}", one) for name, one in around.items()]
-    return {phrase: (one, (root, name) in changed) for root, name, phrase, one in parts}
+    owners = [cells.get(name) if root == "free" else None for root, name, *_ in parts]
+    return {
+        phrase: (one, (root, name) in changed, owner)
+        for owner, (root, name, phrase, one) in zip(owners, parts, strict=True)
+    }
 
 
 def _digest(kind: str, *parts: bytes) -> bytes:

@@ -8,7 +8,6 @@ import os
 import site
 import sys
 import sysconfig
-import time
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from itertools import accumulate
@@ -20,7 +19,6 @@ from espnet3.parallel.checks import is_a, own_attribute
 MAIN = ("__main__", "__mp_main__")
 _OURS = os.path.dirname(os.path.dirname(__file__))  # a new version of us is not another run
 _FOLDERS = {*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), *site.getsitepackages()}
-_NEW = 5.0  # seconds: compiled files know their sources by whole seconds
 _NOT_OWN = tuple(os.path.realpath(path) + os.sep for path in {*_FOLDERS, site.getusersitepackages(), _OURS})
 
 
@@ -133,8 +131,7 @@ def text_of(file: str) -> bytes | None:
 @functools.lru_cache(maxsize=1 << 12)
 def _code(module: str, file: str, text: bytes) -> CodeType | None:
     loader: Any = SourceFileLoader(module, file)
-    if time.time() - os.path.getmtime(file) < _NEW:
-        loader.set_data = lambda *_, **__: None  # it writes no compiled file, which an edit might not outdate
+    loader.set_data = lambda *_, **__: None  # it writes no compiled file
     return loader.get_code(module)  # type: ignore[no-any-return]  # of the loader, to which an attribute is set
 
 

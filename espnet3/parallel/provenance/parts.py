@@ -5,12 +5,15 @@ Two starts of a run are compared, its files with what it has loaded, and its pro
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import sys
+import warnings
 import zlib
 from base64 import b64decode, b64encode
 from contextlib import suppress
+from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -29,26 +32,55 @@ FILLED = (list, dict, set)
 BY_SCRIPT = "by-script"  # beside the hash of a constant that is not as its file has it
 STATEMENT = "the statement of "  # and the name that it defines
 VALUE = "the value of "  # and a variable's name
+CONTENT = "its content"
 _LARGEST = 1 << 26  # bytes of a module: a stranger may have written what is read
 
 # By module: {"file": its path, or None, "module": its name here, "code": {part: hash}, "values": {what: hash}};
-# "unloaded" where it was not loaded: its source, packed, in place of "code", which is compiled where one differs; or
-# True, of a zip file. All processes of a run have the same "code"
+# "source", packed, where a function imports it, which is taken apart where two differ, and "unloaded" where it was not
+# loaded; of installed packages "elsewhere": modules that are imported and not the user's, or not there. All processes
+# of a run have the same "code"
 Code = dict[str, dict[str, Any]]
 
 
 def packed(text: bytes) -> str:
-    """Return a file's text as `run.json` holds it."""
-    return b64encode(zlib.compress(text, 1)).decode()
+    """Return a file's text as `run.json` holds it, with how Python treats `assert` in it."""
+    return f"{sys.flags.optimize}{b64encode(zlib.compress(text, 1)).decode()}"
 
 
-def unpacked(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return what a run knows of a module with its "code", also of one that was not loaded."""
-    if type(text := entry.get("unloaded")) is not str:
-        return entry
-    source = zlib.decompressobj().decompress(b64decode(text), _LARGEST)
-    code = compile(source, entry["file"], "exec", dont_inherit=True)
-    parts = {name: " ".join(sorted(found)) for name, found in parts_in(code).items()}
+@lru_cache(maxsize=1 << 12)
+def _parts_of_source(source: str) -> dict[str, set[str]]:
+    text = zlib.decompressobj().decompress(b64decode(source[1:]), _LARGEST)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an import shows them
+            tree = ast.parse(text)
+            code = compile(_unannotated(tree), "<source>", "exec", dont_inherit=True, optimize=int(source[0]))
+    except (SyntaxError, ValueError):
+        return {CONTENT: {constant_hash(text)}}
+    return {CONTENT: {"source"}, **parts_in(code)}
+
+
+def _unannotated(tree: ast.Module) -> ast.Module:
+    # variables and functions; what is in one has the code that Python has made of it
+    for at, one in enumerate(tree.body):
+        if isinstance(one, ast.AnnAssign) and one.value is not None:
+            tree.body[at] = ast.copy_location(ast.Assign([one.target], one.value), one)
+    left: list[Any] = [tree]
+    for one in left:  # which grows
+        if not isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            left += ast.iter_child_nodes(one)
+            continue
+        one.returns = None
+        for each in ast.walk(one.args):
+            if isinstance(each, ast.arg):
+                each.annotation = None
+    return tree
+
+
+def _unpacked(entry: dict[str, Any]) -> dict[str, Any]:
+    # with the parts of its source; a value counts as it is where that is known
+    found = _parts_of_source(entry["source"]) if "source" in entry else {}
+    parts = {name: " ".join(sorted(one)) for name, one in found.items() if name not in entry["values"]}
     return {**entry, "code": {**parts, **entry["code"]}}
 
 
@@ -65,11 +97,12 @@ def changed_parts(old: Code, new: Code) -> list[str]:
 
     A part that only one of them has is no difference: the code that leads there differs, or it was not loaded yet.
     """
-    lines = []
+    lines = [f"{at}: it is new" for at in _come(old, new)] + [f"{at}: it is gone" for at in _come(new, old)]
     for module, mine in new.items():
-        pair = old.get(module, mine), mine
-        was, now = pair if pair[0].get("unloaded") == mine.get("unloaded") else map(unpacked, pair)
-        alike = bool(was.get("unloaded")) == bool(now.get("unloaded"))
+        was, now = old.get(module, mine), mine
+        alike = ("unloaded" in was) == ("unloaded" in now)
+        if not alike or was.get("source") != now.get("source"):
+            was, now = _unpacked(was), _unpacked(now)
         for kind, other in (("code", "values"), ("values", "code"))[: 1 + alike]:
             for name, one in now[kind].items():
                 before, after = set(was[kind].get(name, was[other].get(name, one)).split()), set(one.split())
@@ -79,14 +112,23 @@ def changed_parts(old: Code, new: Code) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
+def _come(before: Code, after: Code) -> list[str]:
+    elsewhere = before.get(INSTALLED, {}).get("elsewhere", ())
+    return [
+        one["file"] for at, one in after.items() if at in elsewhere and "source" in one and at not in before
+    ]
+
+
 def changed_files(old: Code) -> list[str]:
     """Return the changes in the files of an earlier `code_of`, which anybody may have written; none is imported."""
     lines = []
     for at, was in old.items():
-        text, known = modules.text_of(was["file"] or ""), was.get("unloaded")
-        is_same = text is None or (known and known == packed(text))
-        if not is_same and (code := compiled(at, was["file"])) is not None:
-            lines += _differences(was["file"], unpacked(was), parts_in(code), but=BY_SCRIPT)
+        text = modules.text_of(was["file"] or "")
+        if "source" in was and text is not None and was["source"] != packed(text):
+            now = _parts_of_source(packed(text))
+            lines += _differences(was["file"], _unpacked(was), now, but=BY_SCRIPT)
+        elif "source" not in was and text is not None and (code := compiled(at, was["file"])) is not None:
+            lines += _differences(was["file"], was, parts_in(code), but=BY_SCRIPT)
     return lines
 
 
@@ -135,11 +177,14 @@ class LoadedCode:
         for name, file, module in modules.own_modules():
             key = places.get(real(file)) or places.get(MAIN[0] if name in MAIN else name, "")
             if name != MAIN[0] and (entry := self._left.pop(key, None)) is not None:
-                entry = unpacked(entry)
+                text = modules.text_of(file) if "unloaded" in entry else None
+                source = "" if text is None else packed(text)
+                if source and source == entry.get("source"):
+                    continue
+                entry = _unpacked(entry) if "unloaded" in entry else entry
                 now = _parts_of(module, os.path.basename(file), entry["code"])
-                if entry.get("unloaded") and (code := compiled(name, file)) is not None:
-                    for part, found in parts_in(code).items():  # a decorator may have compiled it anew
-                        now[part] = now.get(part, set()) | found
+                for part, found in _parts_of_source(source).items() if source else ():
+                    now[part] = now.get(part, set()) | found  # a decorator may have compiled it anew
                 lines += _differences(file, entry, now)
         return lines
 
@@ -159,25 +204,26 @@ def _parts_of(module: ModuleType, file: str, wanted: dict[str, str]) -> dict[str
             name = getattr(one.__code__, "co_qualname", one.__qualname__)
             if name in wanted and os.path.basename(one.__code__.co_filename) == file:
                 found.setdefault(name, set()).add(facts_of(one.__code__).hash)
-            left += [*(value for value, _ in given_to(one).values()), vars(one).get("__wrapped__")]
+            left += [*(value for value, *_ in given_to(one).values()), vars(one).get("__wrapped__")]
     return found
 
 
 @bytecode.once
 def parts_in(code: CodeType) -> dict[str, set[str]]:
-    """Return the parts of a module as its file has them: functions, constants, statements."""
-    found = {name: {facts_of(one).hash for one in each} for name, each in bytecode.functions_in(code).items()}
-    found |= {
-        f"{VALUE}{name}": {constant_hash(one)} for name, one in bytecode.body_of(code).constants.items()
+    """Return the parts of a module as its file has them: functions, classes, constants, statements."""
+    body, functions = bytecode.body_of(code), bytecode.functions_in(code)
+    found = {name: {facts_of(one).hash for one in each} for name, each in functions.items()}
+    # some have one name, as lambdas and what a decorator registers have
+    several = {
+        name: tuple(facts_of(one).hash for one in each) for name, each in functions.items() if len(each) > 1
     }
-    return {**found, **statements_in(code)}
-
-
-def statements_in(code: CodeType) -> dict[str, set[str]]:
-    """Return the statements of a module: each that defines a name, constants apart, and the rest."""
-    body = bytecode.body_of(code)
-    names = body.definitions.keys() - body.constants.keys()
-    return {BODY: {body.hash}, **{f"{STATEMENT}{name}": {body.definitions[name]} for name in names}}
+    found |= {f"one of {name}": {constant_hash(each)} for name, each in several.items()}
+    found |= {
+        f"the class {name}": {constant_hash(names)} for name, names in bytecode.classes_in(code).items()
+    }
+    found |= {f"{VALUE}{name}": {constant_hash(one)} for name, one in body.constants.items()}
+    others = [pair for pair in body.definitions.items() if pair[0] not in body.constants]
+    return {BODY: {body.hash}, **found, **{f"{STATEMENT}{name}": {one} for name, one in others}}
 
 
 def filling(value: Any, is_literal: bool) -> str:

@@ -3,9 +3,9 @@
     runner, provider ── functions, classes ──> compiled code ── names in it ──> functions, classes, modules, values ...
 
 A function counts by its compiled code, a class by its bases and members, a variable by its content; of a module, the
-names count that reached code has of it. A module that a function imports and that is not loaded yet counts by its file,
-as an import would compile it now. Variables that reached code changes as it runs (caches) are left out: which these are
-is known once all of it has been reached.
+names count that reached code has of it. A module that a function imports counts by its file, whole: it may not be
+loaded yet. Variables that reached code changes as it runs (caches) are left out: which these are is known once all of
+it has been reached.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import re
 import sys
 import weakref
 from abc import ABCMeta
+from collections import Counter
 from collections.abc import Iterable, Set
 from functools import cache, partial
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, get_args
 
 from espnet3.parallel.checks import is_a, is_path, own_attribute
 from espnet3.parallel.provenance import FUNCTION, NAMESPACES, modules
@@ -29,6 +30,7 @@ from espnet3.parallel.provenance.content import PLAIN, WRAPPERS, Content, as_con
 from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, is_users, locate, module_of, real
 from espnet3.parallel.provenance.parts import (
     BY_SCRIPT,
+    CONTENT,
     FILLED,
     INSTALLED,
     PUT_THERE,
@@ -40,7 +42,6 @@ from espnet3.parallel.provenance.parts import (
     functions_of,
     packed,
     parts_in,
-    statements_in,
 )
 
 _COUNTED = (*WRAPPERS, *PLAIN, *FILLED, tuple)  # kinds of values among all names of a module
@@ -79,9 +80,8 @@ def code_of(roots: Iterable[Any], config: Any = None, compared: Any = None) -> t
     locate.cache_clear()  # nothing is imported from here on
     modules.names_in.cache_clear()
     _own_module.cache_clear()
-    roots, reach = list(roots), _Reach(compared)
-    for root in roots:
-        reach.add(root)
+    roots = list(roots)
+    reach = _Reach(roots, compared)
     reach.said = _texts_in(config)
     reach.hash(config, "config")
     reach.follow()
@@ -92,8 +92,9 @@ def code_of(roots: Iterable[Any], config: Any = None, compared: Any = None) -> t
 
 # Gathers all that is reached, the nearest first
 class _Reach(Content):
-    def __init__(self, compared: Any) -> None:
+    def __init__(self, roots: list[Any], compared: Any) -> None:
         super().__init__(cache(modules.name_of), lenient=True)
+        self._roots = roots
         self.compared = compared or (lambda name, value: [value])
         self.said: set[str] = set()  # texts of the config, which may name a module
         self._far: set[str] = set()  # texts with a dot or a colon that any code has
@@ -101,6 +102,7 @@ class _Reach(Content):
         self._any: dict[ModuleType, None] = {}  # modules that code hands on, or that it may import by a name
         # code that imports by name, its package, and texts
         self._importers: list[tuple[CodeType, str, set[str]]] = []
+        self._elsewhere: set[str] = set()
         self.installed: set[str] = set()  # import names of packages, the standard library's included
         self.functions: dict[int, Function] = {}
         self._codes: dict[str, CodeType] = {}
@@ -108,6 +110,7 @@ class _Reach(Content):
         self._todo: list[Any] = []
         self._seen: dict[Any, Any] = {}
         self._put: set[str] = set()
+        self._members = Counter[str]()  # names that classes and their bases have
         self._entries: Code = {}
         self._places: dict[tuple[str, str], dict[str, Any]] = {}
         # each with its module, phrase, what has it, and its name there: None for a set of names
@@ -115,6 +118,8 @@ class _Reach(Content):
         # by module: each read is one of its file, and code takes long to find in a cache
         self._body_of = cache(self._body)
         self._loaded = modules.own_modules()
+        for root in roots:
+            self.add(root)
 
     def _is_new(self, key: Any, thing: Any = None) -> bool:
         is_new = key not in self._seen
@@ -151,7 +156,7 @@ class _Reach(Content):
             self._all_names(vars(thing))
 
     def result(self, changed: Changed) -> Code:
-        self._come_later, self._is_reached = self._later, True
+        self._come_later, self._is_reached = self._later - self._at_start(), True
         now, then = self._hashes(changed.of), self._hashes(partial(changed.of, surely=True))
         for key, (mine, _) in then.items():
             module, phrase, value, owner, name = self._values[key]
@@ -165,12 +170,15 @@ class _Reach(Content):
             rest, is_all = now.get(key, ("", False))
             first = mine if is_all else _as_met(value if rest else owner, (phrase, rest), mine)
             self._entry(module)["values"].setdefault(phrase, set()).add(first)
-        for module, phrase, *_ in (one for key, one in self._values.items() if key not in then):
-            # of what code changes by a variable the statement that makes it
+        for module, phrase, *_ in (
+            one for key, one in self._values.items() if not then.get(key, ("", False))[1]
+        ):
+            # of what code changes by a variable, or in it, the statement that makes it
             name = phrase.removeprefix(VALUE)
             if (said := self._body_of(module).definitions.get(name)) is not None:
                 self._entry(module)["values"][f"{STATEMENT}{name}"] = {said}
         self._entry(INSTALLED)["values"][PUT_THERE] = self._put
+        self._entry(INSTALLED)["elsewhere"] = sorted(self._elsewhere)
         for entry in self._entries.values():
             file, live = entry["file"], sys.modules.get(entry["module"])
             is_loaded = file and "unloaded" not in entry and is_a(live, ModuleType)
@@ -190,6 +198,18 @@ class _Reach(Content):
                 entry[kind] = {name: " ".join(sorted(found)) for name, found in entry[kind].items()}
         return self._entries
 
+    def _at_start(self) -> set[str]:
+        # the modules that the program has loaded before any function imports one
+        found, left = set[str](), [*MAIN, *map(module_of, self._roots)]
+        for name in left:  # which grows
+            live, file = sys.modules.get(name), modules.file_of(name)
+            code = compiled(name, file) if file and name not in found and is_own(file) else None
+            if code is not None:
+                found.add(name)
+                package = str(vars(live).get("__package__") or "")
+                left += [each for one, _ in bytecode.imports_in(code, package, True) for each in locate(one)]
+        return found
+
     def _hashes(self, left_out: Any) -> dict[Any, tuple[str, bool]]:
         self._left_out, found = left_out, {}
         self._known = {at: known for at, known in self._known.items() if known[2]}
@@ -206,10 +226,10 @@ class _Reach(Content):
         return found
 
     def _may_matter(self, owner: Any, name: str) -> bool:
-        # whether it says something that a class has a name: unless no code mentions it, and it hides nothing
+        # whether it says something that a class has a name: unless no code mentions it, and no other class has it
         if type(owner) not in (type, ABCMeta) or name[:2] == "__" or name in self._mentioned:
             return True
-        return bool(_SEES_MEMBERS & self._mentioned) or any(name in vars(base) for base in owner.__mro__[1:])
+        return bool(_SEES_MEMBERS & self._mentioned) or self._members[name] > 1
 
     def _entry(self, module: str, of_code: str = "") -> dict[str, Any]:
         if (module, of_code) not in self._places:
@@ -251,13 +271,16 @@ class _Reach(Content):
         entry[kind].setdefault(known, set()).update({facts.hash}, hidden & function.__globals__.keys())
         self._codes[facts.hash] = code
         given = given_to(function, name, self.compared)
-        for phrase, (value, is_changed) in given.items():
-            self.hash(value, phrase) if is_changed else self._value(module, phrase, value)
+        for phrase, (value, is_changed, cell) in given.items():
+            if is_changed:
+                self.hash(value, phrase)
+            else:
+                self._value(module, phrase, value, cell, phrase.partition(" of ")[0] if cell else "")
         held = {one: value for one, value in list(vars(function).items()) if not one.startswith("_espnet3_")}
         self.add(held.pop("__wrapped__", None))
         for one, value in held.items():
             self._value(module, f"{VALUE}{name}.{one}", value, function, one)
-        self._code(code, function.__globals__, [value for value, _ in given.values()])
+        self._code(code, function.__globals__, [value for value, *_ in given.values()])
 
     def _class(self, cls: type) -> None:
         if isinstance(standing := vars(cls).get(FUNCTION), staticmethod):
@@ -268,13 +291,20 @@ class _Reach(Content):
             if "item_cost" not in vars(cls):
                 return
         name, module = cls.__qualname__, module_of(cls)
-        bases = (*cls.__bases__, type(cls))
+        given = [
+            one for base in vars(cls).get("__orig_bases__", ()) for one in get_args(base) if is_a(one, type)
+        ]
+        bases = (*cls.__bases__, type(cls), *given)
+        for base in cls.__mro__:
+            self._members.update([*vars(base)] if self._is_new(("members", id(base)), base) else ())
         known = {one: value for one, value in list(vars(cls).items()) if one not in _NOT_CODE}
         if fields := known.get("__dataclass_fields__"):
             counts = {key: one for key, one in fields.items() if self.compared(key, one.default)}
             known["__dataclass_fields__"] = counts
         for one, kind in dict(known.pop("__annotations__", {})).items():
             self._value(module, f"the annotation of {name}.{one}", kind, cls, one)
+            words, live = _WORD.findall(kind) if type(kind) is str else (), sys.modules.get(module)
+            self._names(vars(live) if words and live is not None else {}, {*words}, frozenset(words))
         made_from = [f"{modules.name_of(module_of(base))}:{base.__qualname__}" for base in bases]
         kinds = {one: bool(functions_of(value)) for one, value in known.items()}
         self._value(module, name, (made_from, kinds), cls, None)
@@ -335,7 +365,7 @@ class _Reach(Content):
                 self._put_there(own, name, value)
             for one in self.compared(name, value) if is_new else ():
                 self._value(own, f"{VALUE}{name}", one, world, name)
-                if type(one) in PLAIN:
+                if not is_a(one, (FunctionType, type)):
                     self._origin(world, name)
 
     def _put_there(self, module: str, name: str, function: FunctionType) -> None:
@@ -348,7 +378,7 @@ class _Reach(Content):
             self._entry(module)["code"].setdefault(name, set()).add(found)
 
     def _origin(self, world: dict[str, Any], name: str) -> None:
-        # a constant that a module imports counts where it is written, too: other processes read that file
+        # what a module imports counts where it is written, too: other processes read that file
         body, package = self._body_of(str(world.get("__name__", ""))), str(world.get("__package__") or "")
         for dotted, known in bytecode.imports_in(body.code, package, True):
             if known in (name, "*"):
@@ -399,8 +429,11 @@ class _Reach(Content):
 
     def _imports(self, code: CodeType, package: str, also: Iterable[str], texts: Set[str]) -> None:
         names, said = bytecode.words_in(code)
-        for dotted, _ in bytecode.imports_in(code, package):
+        for dotted, known in bytecode.imports_in(code, package):
             self._module(dotted, names)
+            file = locate(dotted).get(dotted)
+            if known in ("", "*") and (file is None or not is_own(file)):
+                self._elsewhere.add(dotted)
         self._mentioned |= names | said | texts
         self._far.update(text for text in said | texts if _DOTTED.fullmatch(text))
         # ESPnet's tables of classes have a method `get_class`
@@ -432,15 +465,22 @@ class _Reach(Content):
 
     def _beside(self, folder: str, package: str, names: frozenset[str], outer: tuple[str, ...] = ()) -> None:
         # the modules of a folder that any code names, and all of them for code that lists the folder it is in
-        is_all, here = bool(_LISTERS & names and {"__path__", "__file__"} & names), real(folder)
+        is_all, here, found = (
+            bool(_LISTERS & names and {"__path__", "__file__"} & names),
+            real(folder),
+            list[str](),
+        )
         for name in modules.names_in(folder) if here not in outer else ():
             dotted, variants = f"{package}.{name}".lstrip("."), {name, name.title().replace("_", "")}
             if is_all or variants & names or variants & self._mentioned:
                 file = locate(dotted).get(dotted, "")
                 if os.access(file, os.R_OK) and is_own(file) and real(file) != modules.script():
+                    found.append(name)
                     self._module(dotted, names)
                     if modules.is_init(file):
                         self._beside(os.path.dirname(file), dotted, names, (*outer, here))
+        if is_all:
+            self._entry(INSTALLED)["values"][f"the modules of {package}"] = {constant_hash(found)}
 
     def _module(self, dotted: str, names: frozenset[str], is_imported: bool = True) -> None:
         for name, file in locate(dotted).items():
@@ -454,23 +494,23 @@ class _Reach(Content):
                 self._file(name, file)
 
     def _file(self, name: str, file: str) -> None:
-        # what an import would run: of a module that is loaded its statements, and else all that it has
+        # what an import would run; of a module that is loaded, what it has made of that counts, too
         self._later.add(name)
-        entry, code, is_loaded = self._entry(name, file), compiled(name, file), name in sys.modules
-        if code is None:
+        entry, code, text = self._entry(name, file), compiled(name, file), modules.text_of(file)
+        if text is not None:
+            entry["source"] = packed(text)
+        elif code is None:
             with open(file, "rb") as stream:
-                entry["code"]["its content"] = {constant_hash(stream.read())}
-            return
-        text = modules.text_of(file)
+                entry["code"][CONTENT] = {constant_hash(stream.read())}
         package = name if modules.is_init(file) else name.rpartition(".")[0]
-        if not is_loaded:
-            entry["unloaded"] = True if text is None else packed(text)
-            self._imports(code, package, (), set())
-        parts = statements_in(code) if is_loaded else parts_in(code) if text is None else {}
-        for part, hashes in parts.items():
-            entry["code"].setdefault(part, set()).update(hashes)
-        for dotted, _ in bytecode.imports_in(code, package, True) if is_loaded else ():
-            self._module(dotted, frozenset())
+        if name not in sys.modules:
+            entry["unloaded"] = True
+            for part, hashes in parts_in(code).items() if code is not None and text is None else ():
+                entry["code"].setdefault(part, set()).update(hashes)
+            self._imports(_NOTHING if code is None else code, package, (), set())
+        else:
+            for dotted, _ in bytecode.imports_in(_NOTHING if code is None else code, package, True):
+                self._module(dotted, frozenset())
 
 
 @cache

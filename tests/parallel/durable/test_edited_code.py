@@ -1,6 +1,7 @@
 """An edit between two starts: one that a result depends on is refused and named, any other goes on."""
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -57,6 +58,18 @@ def test_an_edited_helper_or_class_is_refused(how: str, tmp_path: Path) -> None:
     said = start(tmp_path, PROGRAM.replace("shift(idx)", "shift(idx) * 2"), HELPER, how)
     assert said.startswith("ChangedRunError") and "Shifted.forward has changed" in said
     assert start(tmp_path, PROGRAM, f"# a comment\n{HELPER}\n", how) == "[1, 2, 3]"
+
+
+def test_asserts_that_python_leaves_out_count(tmp_path: Path) -> None:
+    """With and without `python -O` a module that a function imports is another one, if it has an assert."""
+    late = PROGRAM.replace("from helper import shift\n", "").replace(
+        "return shift", "from helper import shift\n        return shift"
+    )
+    checks = HELPER.replace("    return", "    assert x < 9\n    return")
+    for helper, said in ((HELPER, "[1, 2, 3]"), (checks, "ChangedRunError")):
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        assert start(tmp_path, late, helper) == "[1, 2, 3]"
+        assert start(tmp_path, late, helper, "-O", "program.py").startswith(said)
 
 
 def test_an_edited_cell_of_a_notebook_is_refused(tmp_path: Path) -> None:

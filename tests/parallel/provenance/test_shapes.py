@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel.provenance.parts import changed_parts
+from espnet3.parallel.provenance.parts import INSTALLED, changed_parts
+from espnet3.parallel.provenance.reach import code_of
 from tests.parallel.provenance.package import ROOT, Package
 
 
@@ -19,6 +20,7 @@ def program(expression: str, before: str = "", after: str = "", attribute: str =
     return text.replace("class Runner(BaseRunner):\n", f"class Runner(BaseRunner):\n{attribute}")
 
 
+FILTER = "class Filter:\n    def __init__(self, q): self.q = q\n    def update(self, k): return k * self.q\n"
 REGISTRY = (
     "R = {}\n\ndef register(name, it=None):\n    def keep(one):\n        R[name] = one\n        return one\n"
 )
@@ -85,6 +87,39 @@ EDITED: dict[str, dict[str, str]] = {
     "which module a name is": {
         "n1": "def f():\n    return 1\n", "n2": "def f():\n    return 2\n",
         "program": program("net.f()", "import nVALUE as net")},
+    "a list of classes of a module that a function imports": {
+        "layers": "class A: pass\nclass B: pass\n",
+        "program": program("late() or [one.__name__ for one in S]", "from layers import A, B\nS = [A, B][:VALUE]\n"
+                           "def late():\n    import layers\n")},
+    "which module has a function called add": {
+        "n1": "def add(k):\n    return 1\n", "n2": "def add(k):\n    return 2\n",
+        "program": program("net.add(1)", "import nVALUE as net")},
+    "an object with a method called update": {
+        "q": "Q = VALUE\n", "program": program("K.update(1)", f"from q import Q\n{FILTER}K = Filter(Q)")},
+    "an object around a function, with a method called update": {
+        "q": "Q = VALUE\n", "program": program("f(1)", f"from q import Q\n{FILTER}def make(one):\n"
+                           "    def inner(k): return one.update(k)\n    return inner\nf = make(Filter(Q))")},
+    "what an object begins with that items fill": {
+        "tok": "class Tok:\n    def __init__(self, words): self.words = dict(words)\n    def of(self, word):\n"
+               "        if word not in self.words: self.words[word] = 9\n        return self.words[word]\n"
+               "T = Tok({'a': VALUE})\n",
+        "program": program("[T.of('a'), T.of('b')]", "from tok import T")},
+    "a class that only an annotation names": {
+        "conf": "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom typing import *\n"
+                "@dataclass\nclass A:\n    k: int = VALUE\n@dataclass\nclass B:\n    a: Optional[A]\n",
+        "program": program("get_args(get_type_hints(B)['a'])[0]().k", "from typing import *\nfrom conf import B")},
+    "a parameter of a generic base": {
+        "lib": "from typing import *\nT = TypeVar('T')\nclass A(Generic[T]): pass\nclass K1: k = 1\nclass K2: k = 2\n"
+               "class Net(A[KVALUE]): pass\n",
+        "program": program("get_args(Net.__orig_bases__[0])[0].k", "from typing import get_args\nfrom lib import Net")},
+    "the base of a class that a function makes": {
+        "lib": "def over(base):\n    class New(base): pass\n    return New\nclass A: k = 1\nclass B: k = 2\n"
+               "N = [over(A), over(B)]\nM = N[:VALUE][-1]\n",
+        "program": program("M().k", "from lib import M, N")},
+    "a method that hides a sibling's": {
+        "lib": "class Mix:\n    def goVALUE(self): return 2\nclass Base:\n    def go1(self): return 1\n"
+               "class Net(Mix, Base): pass\n",
+        "program": program("getattr(Net(), 'go' + '1')()", "from lib import Net")},
     "a branch that only a program does not run": {
         "helper": "if __name__ != '__main__':\n    def f():\n        return VALUE\n",
         "program": program("f()", "from helper import f")},
@@ -167,6 +202,31 @@ def test_code_that_is_reached_by_no_name_counts(package: Package, files: dict[st
         found.append(package.code(run=value == "1"))
     assert changed_parts(found[0], found[1]) == []
     assert changed_parts(found[1], found[2]) != []
+
+
+def test_a_module_that_is_added_where_a_package_lists_its_modules_is_noticed(package: Package) -> None:
+    """A package that imports all that it finds in its folder is another one with another module."""
+    package.write("program", program("late()", "def late():\n    import every\n    return every.R\n"))
+    package.write("every/__init__", PLACES["every/__init__"])
+    package.write("every/a", "from every import R\nR['a'] = 1\n")
+    before = package.code()
+    assert changed_parts(before, package.code()) == []
+    package.write("every/b", "from every import R\nR['a'] = 2\n")
+    assert changed_parts(before, package.code()) == [f"{INSTALLED}: the modules of every has changed"]
+
+
+def test_what_a_decorator_keeps_beside_a_function_does_not_count(package: Package) -> None:
+    """A counter and a memory that a wrapper has as attributes change with the items."""
+    before = "def counted(fn):\n    total, known = 0, {}\n    def inner(*a):\n        nonlocal total\n"
+    before += "        total += 1\n        known[a] = inner.seen[a] = 1\n        inner.calls += 1\n"
+    before += "        return fn(*a)\n"
+    before += "    inner.calls, inner.seen, inner.said = 0, {}, lambda: (total, known)\n    return inner\n"
+    before += "@counted\ndef work(x): return x\n"
+    package.write("program", program("work(1)", before))
+    module = package.load()
+    first = code_of([module.Runner])[0]
+    module.Runner.forward(0)
+    assert changed_parts(first, code_of([module.Runner])[0]) == []
 
 
 @dataclass

@@ -179,6 +179,11 @@ def carried_by(setup: Callable[[], Any] | None) -> dict[str, Any]:
     return {**carried.pop("now"), **carried} if setup.__module__ == __name__ else carried
 
 
+def keywords_of(provider: Any) -> dict[str, Any]:
+    """Return the keywords that a function's calls are given beside the env that its `setup` builds."""
+    return (own_attribute(provider, "config") or {}) if FUNCTION in vars(type(provider)) else {}
+
+
 def worker_setup_of(provider: Any) -> Callable[[], dict[str, Any]]:
     """Return a provider's setup function, by the newer of the two names where it has both; any object may be one."""
     for name in ("build_worker_setup_fn", "make_worker_setup_fn"):

@@ -14,7 +14,7 @@ from espnet3.parallel.checks import Fits, argument
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.env.injection import name_of
 from espnet3.parallel.env_provider import EnvironmentProvider
-from espnet3.parallel.errors import ConfigError, EnvConflictError, SignatureError, explained
+from espnet3.parallel.errors import EnvConflictError, SignatureError, explained
 from espnet3.parallel.messages import did_you_mean, shown
 from espnet3.parallel.parallel import active_config, before_loading
 from espnet3.parallel.provenance import FUNCTION
@@ -94,7 +94,7 @@ def run(  # noqa: D417  BaseRunner describes the others
         n_workers: Workers of this call, in place of the registered number.
         parallel: A `parallel` block for this call, in place of the registered one.
         env: The function's other arguments, ready to be sent to workers.
-        setup: In place of `env`, a function without arguments that builds it, once in each process: models belong here.
+        setup: A function without arguments that returns further ones, once in each process: models belong here.
         item_cost: A function from an item to its cost in any unit; the most expensive start first.
         output_dir: As for `BaseRunner`, and so are the arguments below.
         **more: Arguments of `fn`, as in `env`, and further ones of `BaseRunner`, which come first.
@@ -104,7 +104,8 @@ def run(  # noqa: D417  BaseRunner describes the others
         Both have `ok`, `failures`, `summary` and `to_pandas()`. With `async_mode` a `DetachedRun`.
 
     Raises:
-        ConfigError: An env and `setup` were given, or an option is wrong.
+        ConfigError: An option is wrong.
+        EnvConflictError: An argument of `fn` is given twice, or is also one of what `setup` returns.
         SignatureError: `fn` cannot be called, or does not fit its arguments.
         TypeError: `more` has a name that neither `fn` nor `BaseRunner` takes, or the items are a text or a mapping.
         ItemError: The first failed item, unless `on_error="record"`.
@@ -146,11 +147,6 @@ def _run(
         raise SignatureError(
             f"run takes a function, and {name} is a runner: call it by itself, {name}(provider)(items)"
         )
-    if setup is not None and (env is not None or more):
-        beside = "env and setup are" if env is not None else f"the keyword {', '.join(more)} and setup are"
-        raise ConfigError(
-            f"{beside} two ways to give the env: leave one out, and have setup return all of it"
-        )
     argument("env", env, Fits(lambda value: isinstance(value, Mapping), _ENV, none="None"))
     check_setup(setup, "setup")
     _check_names(fn, more, {} if setup else {one: options[one] for one in options.keys() - (env or {})})
@@ -172,6 +168,7 @@ def _run(
     provider: Any = Given(given)
     if setup is not None:
         provider = _named_after(unwrapped(setup), EnvironmentProvider, "build_env_local")()
+        provider.config = given or None  # a job makes the provider again without arguments
     made = runner(provider, **options)
     results = call_runner(made, found, config)
     if type(results) is list:

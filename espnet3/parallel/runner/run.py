@@ -21,7 +21,7 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.exceptions import item_error
 from espnet3.parallel.engine.work import Work, as_items
 from espnet3.parallel.env.store import Adding, seen_as
-from espnet3.parallel.env_provider import built_here, made_with, worker_setup_of
+from espnet3.parallel.env_provider import built_here, keywords_of, made_with, worker_setup_of
 from espnet3.parallel.errors import ConfigError, NoOutputDirError
 from espnet3.parallel.messages import shown
 from espnet3.parallel.pilots.protocol import RunSpec
@@ -155,6 +155,7 @@ def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSumm
     spec = RunSpec(
         one=type(runner).forward,
         many=run.batch_forward,
+        kwargs=keywords_of(provider),
         setup=Adding(worker_setup_of(provider), entries, given),
         policy=run.policy,
         setup_timeout=runner.setup_timeout,

@@ -26,7 +26,7 @@ from espnet3.parallel.engine.exceptions import describe_error
 from espnet3.parallel.engine.seeding import seeded
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import Adding
-from espnet3.parallel.env_provider import made_with, worker_setup_of
+from espnet3.parallel.env_provider import keywords_of, made_with, worker_setup_of
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.functions.running import runner_of
 from espnet3.parallel.ledger.files import open_plain, read_json, refuse_others
@@ -168,7 +168,7 @@ class Replay:
         size = (said.get("policy") or {}).get("batch_size")
         # its batch size, where its items went through `batch_forward`
         self._batched = size if size and runner.batch_forward is not BaseRunner.batch_forward else None
-        self._setup = worker_setup_of(provider)
+        self._setup, self._keywords = worker_setup_of(provider), keywords_of(provider)
 
     @property
     def notes(self) -> list[str]:
@@ -216,7 +216,7 @@ class Replay:
                 many = bind(self.runner.batch_forward, env)
                 self._bound = lambda index: next(iter(many([index])))
             else:
-                self._bound = bind(self.runner.forward, env)
+                self._bound = bind(self.runner.forward, env, self._keywords)
         return self._bound
 
     def _entries(self) -> dict[str, Any]:

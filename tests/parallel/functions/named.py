@@ -15,5 +15,9 @@ def scaled(item: int, scale: int) -> int:
     return item * scale
 
 
+def shifted(item: int, scale: int, shift: int = 0) -> int:
+    return scaled(item, scale) + shift
+
+
 def drawn(item: int) -> float:
     return random.random()

@@ -24,7 +24,7 @@ from espnet3.parallel import (
     set_parallel,
 )
 from espnet3.parallel.views.replaying import Replay, index_of
-from tests.parallel.functions.named import drawn, scaled, setup
+from tests.parallel.functions.named import drawn, scaled, setup, shifted
 
 
 def quietly(fn: Any, items: Any, **options: Any) -> Any:
@@ -57,8 +57,20 @@ def test_arguments_of_the_function_are_keywords_too() -> None:
         TypeError, match="neither run nor scaled has an argument 'scal'. Did you mean 'scale'"
     ):
         quietly(scaled, range(3), scal=2)
-    with pytest.raises(ConfigError, match="have setup return all of it"):
-        quietly(scaled, range(3), scale=2, setup=setup)
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_keywords_join_what_setup_returns(n_workers: int, tmp_path: Path) -> None:
+    """They are given to each call beside the resources, count in a folder, and none may be a resource's name."""
+    how = {"setup": setup, "n_workers": n_workers, "output_dir": tmp_path / "run"}
+    assert quietly(shifted, range(3), shift=2, setup=setup, n_workers=n_workers) == [2, 5, 8]
+    assert list(quietly(shifted, range(3), shift=2, **how)) == [2, 5, 8]
+    assert list(quietly(shifted, range(3), env={"shift": 2}, **how)) == [2, 5, 8]
+    with pytest.raises(ChangedRunError, match="shift: 2 -> 3"):
+        quietly(shifted, range(3), shift=3, **how)
+    assert Replay(tmp_path / "run")(1).same
+    with pytest.raises(EnvConflictError, match="'scale' given as a keyword"):
+        quietly(shifted, [tmp_path / "made"], scale=2, setup=setup, n_workers=n_workers)
 
 
 class Scale:
@@ -212,14 +224,15 @@ def test_it_can_be_detached_and_replayed(tmp_path: Path) -> None:
     """Jobs import the function, and the setup, by name; so does a replay."""
     set_parallel({"env": "local", "n_workers": 1, "detached": {"shards": 1}})
     places = {"output_dir": tmp_path / "run", "async_specs_dir": tmp_path / "specs"}
-    detached = quietly(scaled, range(8), on_error="record", async_mode=True, setup=setup, **places)
+    how = {"on_error": "record", "async_mode": True, "setup": setup, "shift": 1}
+    detached = quietly(shifted, range(8), **how, **places)
     try:
         assert detached.wait(600).done
     finally:
         if detached.status().alive:
             detached.cancel(grace=0.2)
     results = detached.merge()
-    assert results[6] == 18 and isinstance(results[7], ItemFailure)
+    assert results[6] == 19 and isinstance(results[7], ItemFailure)
     again = Replay(tmp_path / "run")
     assert again.differences == ()
     assert again(6).same and again(7).same and isinstance(again(7).error, ValueError)
@@ -227,8 +240,6 @@ def test_it_can_be_detached_and_replayed(tmp_path: Path) -> None:
 
 def test_what_is_no_function_or_no_env_is_refused() -> None:
     """Each mistake is an error that says what to give, before any item has run."""
-    with pytest.raises(ConfigError, match="two ways to give the env"):
-        quietly(scaled, range(3), env={"scale": 2}, setup=setup)
     with pytest.raises(ConfigError, match="env must be a mapping"):
         quietly(scaled, range(3), env=[2])
     with pytest.raises(SignatureError, match="scale"):

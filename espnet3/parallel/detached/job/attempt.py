@@ -48,7 +48,7 @@ from espnet3.parallel.engine.pickling import stand_for_script
 from espnet3.parallel.engine.watch import Late, end_process
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import Adding, name_worker
-from espnet3.parallel.env_provider import worker_setup_of
+from espnet3.parallel.env_provider import keywords_of, worker_setup_of
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
 from espnet3.parallel.ledger.files import make_folder, write_json
@@ -90,7 +90,7 @@ class Job:
         self.place = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("q")
         self.place[SHARD] = spec.shard
         self.n_lines = 0  # outcomes that it has appended
-        self.built: tuple[Any, dict[str, Any]] | None = None  # the runner and its env
+        self.built: tuple[Any, dict[str, Any], dict[str, Any]] | None = None  # runner, env, keywords
 
     def run(self) -> int:
         """Run what is left; return the job's exit status."""
@@ -262,9 +262,9 @@ class _Attempt(Counted):
         if self.job.plan.hooks:
             self._run_hooks()
         elif left := stretches(self.state, begin, (LEFT, FAILED) if self.spec.retry_failed else (LEFT,)):
-            runner, env = self._env()
+            runner, env, keywords = self._env()
             many = bind(runner.batch_forward, env) if self.spec.batched else None
-            call = Call(bind(runner.forward, env), many)
+            call = Call(bind(runner.forward, env, keywords), many)
             self.stopping.building = False
             with on_a_worker(self._too_late, self.spec.guarded):
                 for begin, end in left:
@@ -274,7 +274,7 @@ class _Attempt(Counted):
     def _run_hooks(self) -> None:
         spec = self.spec
         folder = Path(spec.run) / f"split.{spec.shard}"
-        runner, env = self._env()
+        runner, env, _ = self._env()
         hooks = Hooks.of(runner, spec.batched)
         hooks.check(env)
         skip = {at - spec.begin: failure for at, failure in self.failures.items()}
@@ -314,7 +314,7 @@ class _Attempt(Counted):
             return f"the runner failed: {stop.error_type}: {stop.message}"
         return self._sentence_of(position, stop)
 
-    def _env(self) -> tuple[Any, dict[str, Any]]:
+    def _env(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         spec, job = self.spec, self.job
         self.stopping.building = True  # nothing is in flight: a signal ends it at once
         if self.stopping.now():
@@ -332,7 +332,7 @@ class _Attempt(Counted):
             begin = time.perf_counter()
             env = build_here(Adding(worker_setup_of(provider), spec.entries, spec.given), spec.setup_timeout)
             job.loaded.check("this job")  # with the modules that the env has imported
-            job.built = runner, env
+            job.built = runner, env, keywords_of(provider)
         self.times.came(self.worker, time.time(), 0.0, time.perf_counter() - begin)
         return job.built
 

@@ -156,8 +156,14 @@ def is_number(value: Any) -> bool:
 
 def is_path(value: Any) -> bool:
     """Return whether a value is a path, without importing `pathlib`: a worker starts sooner without it."""
-    module = sys.modules.get("pathlib")
+    module = loaded("pathlib")
     return module is not None and issubclass(type(value), module.PurePath)
+
+
+def loaded(name: str) -> Any:
+    """Return a module that has been imported, or None: another thread may be importing it now."""
+    module = sys.modules.get(name)
+    return None if getattr(own_attribute(module, "__spec__"), "_initializing", False) else module
 
 
 def own_attribute(value: Any, name: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -32,6 +31,7 @@ from espnet3.parallel.checks import (
     is_number,
     is_whole,
     lists,
+    loaded,
     problem,
 )
 from espnet3.parallel.errors import ConfigError
@@ -54,7 +54,7 @@ def registered(config: Any) -> Any:
     kept = {key: config[key] for key in config if key not in _NAMES}
     given = {key: parsed[key] for key in _NAMES if key in config or key in ("env", "n_workers", "options")}
     plain = _plain({**kept, **given}, "", [])
-    return sys.modules["omegaconf"].OmegaConf.create(plain, flags={"allow_objects": True})
+    return loaded("omegaconf").OmegaConf.create(plain, flags={"allow_objects": True})
 
 
 class Options(Mapping[str, Any]):
@@ -350,7 +350,7 @@ def _plain(value: Any, where: str, problems: list[str]) -> Any:
 
 
 def _entry(container: Any, key: Any, where: str, problems: list[str]) -> Any:
-    omegaconf = sys.modules["omegaconf"] if _is_omegaconf(container) else None
+    omegaconf = loaded("omegaconf") if _is_omegaconf(container) else None
     unresolved = () if omegaconf is None else omegaconf.errors.OmegaConfBaseException
     missing = omegaconf is not None and omegaconf.OmegaConf.is_missing(container, key)
     try:
@@ -367,5 +367,5 @@ def _entry(container: Any, key: Any, where: str, problems: list[str]) -> Any:
 
 def _is_omegaconf(value: Any) -> bool:
     # Only a program that has imported omegaconf can hold one of its objects.
-    omegaconf = sys.modules.get("omegaconf")
+    omegaconf = loaded("omegaconf")
     return omegaconf is not None and isinstance(value, omegaconf.Container)

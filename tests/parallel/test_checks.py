@@ -1,7 +1,12 @@
 """What a user gives, checked and worded in one place."""
 
+import importlib.machinery
 import json
 import math
+import sys
+import threading
+import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +14,13 @@ import numpy as np
 import pytest
 
 from espnet3.parallel import BaseRunner, ConfigError, DetachedRun, EnvironmentProvider
+from espnet3.parallel.checks import is_path, loaded
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.layout import Layout, Plan
+from espnet3.parallel.engine.seeding import seeded
+from espnet3.parallel.pilots.channel import _is_encrypted
+from espnet3.parallel.runner.progress import _in_notebook
+from espnet3.parallel.runner.ranks import rank_of
 
 
 class Nothing(EnvironmentProvider):
@@ -58,6 +68,43 @@ def test_a_runner_refuses_what_it_cannot_use(name: str, value: Any, words: str) 
         Double(Nothing({}), **{name: value})
     assert str(caught.value).startswith(f"{name} must be {words}")
     assert str(caught.value).endswith(f", not {value!r}")
+
+
+def test_a_module_counts_as_loaded_once_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that another thread is importing holds no attributes yet, and is not taken for loaded."""
+    (tmp_path / "halfway.py").write_text("import sys\nsys.meeting.wait()\nsys.meeting.wait()\nwhole = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    meeting = threading.Barrier(2, timeout=600)
+    monkeypatch.setattr(sys, "meeting", meeting, raising=False)
+    thread = threading.Thread(target=importlib.import_module, args=["halfway"])
+    thread.start()
+    meeting.wait()
+    assert "halfway" in sys.modules and loaded("halfway") is None
+    meeting.wait()
+    thread.join()
+    assert loaded("halfway").whole
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("pathlib", lambda: is_path(1)),
+        ("omegaconf", lambda: ParallelConfig.parse({"env": "local"})),
+        ("torch.distributed", lambda: rank_of({})),
+        ("torch", lambda: seeded(1).__enter__()),
+        ("IPython", _in_notebook),
+        ("ssl", lambda: _is_encrypted(object())),
+    ],
+)
+def test_a_module_that_is_being_imported_is_no_error(
+    name: str, call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look at a module that may be loaded survives one that has no attributes yet."""
+    half = types.ModuleType(name)
+    half.__spec__ = importlib.machinery.ModuleSpec(name, None)
+    half.__spec__._initializing = True
+    monkeypatch.setitem(sys.modules, name, half)
+    call()
 
 
 def test_a_block_takes_numpys_numbers() -> None:

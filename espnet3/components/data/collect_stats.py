@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from espnet3.components.data.exact_sums import ExactSums
 from espnet3.components.data.files import answers, check_each, utterance_id, write_atomic, write_text_atomic
 from espnet3.components.instantiate import instantiate_block
 from espnet3.parallel.base_runner import BaseRunner
+from espnet3.parallel.checks import loaded
 from espnet3.parallel.env_provider import EnvironmentProvider
 
 logger = logging.getLogger(__name__)
@@ -179,7 +179,7 @@ def make_features(config: Any) -> Features:
             f"{type(model).__name__} has no method collect_feats: write it, or name what computes the features in a "
             "block 'features'"
         )
-    torch = sys.modules.get("torch")  # only a process that has loaded it can hold a module
+    torch = loaded("torch")  # only a process that has loaded it can hold a module
     if torch is None or not isinstance(model, torch.nn.Module):
         return partial(_collected, model.collect_feats)
     return partial(_collected, partial(_in_torch, torch, model.eval()))

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from espnet3.parallel.checks import own_attribute
+from espnet3.parallel.checks import loaded, own_attribute
 from espnet3.parallel.engine.inside import SCRIPTS, RunReachedError
 from espnet3.parallel.env_provider import state_now
 from espnet3.parallel.errors import ConfigError, is_ours
@@ -157,7 +157,7 @@ def make_provider(cls: Any, arguments: dict[str, Any]) -> Any:
 
 
 def _argument(value: Any, name: str) -> dict[str, Any]:
-    omegaconf = sys.modules.get("omegaconf")  # a value can only be OmegaConf's where it is loaded
+    omegaconf = loaded("omegaconf")  # a value can only be OmegaConf's where it is loaded
     try:
         if omegaconf is not None and omegaconf.OmegaConf.is_config(value):
             return {"omegaconf": encode(_container(omegaconf, value, name), name)}

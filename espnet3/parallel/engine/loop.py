@@ -30,6 +30,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from espnet3.parallel.checks import loaded
 from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.exceptions import (
     ANYTHING,
@@ -363,7 +364,7 @@ class Loop:
         while part and self.block.error is None:
             if too_large is not None:
                 traceback.clear_frames(too_large.__traceback__)  # they hold what the batch held
-                torch = sys.modules.get("torch")
+                torch = loaded("torch")
                 if torch is not None and torch.cuda.is_initialized():
                     torch.cuda.empty_cache()
                 self.block.halved += 1

@@ -16,6 +16,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 
+from espnet3.parallel.checks import loaded
+
 
 def item_seed(seed: int, index: Any) -> int:
     """Return a 64-bit seed from (seed, index) that depends on nothing else.
@@ -54,9 +56,8 @@ def seed_all(value: int) -> None:
     """Seed `random`, and numpy and torch where they are loaded, with one 64-bit value."""
     random.seed(value)
     for name, seed in _SEEDERS.items():
-        module = sys.modules.get(name)
-        if module is not None:
-            seed(module, value)
+        if sys.modules.get(name) is not None:
+            seed(importlib.import_module(name), value)  # waits for another thread that is importing it
 
 
 class _SeedAfterImport:
@@ -88,9 +89,9 @@ def seeded(seed: int | None) -> Iterator[Any]:
         return
     late = _SeedAfterImport()
     before = random.getstate()
-    numpy = sys.modules.get("numpy")
+    numpy = loaded("numpy")
     numpy_before = numpy.random.get_state() if numpy is not None else None
-    torch = sys.modules.get("torch")
+    torch = loaded("torch")
     torch_before = torch.get_rng_state() if torch is not None else None
     sys.meta_path.insert(0, late)
 

@@ -181,8 +181,8 @@ class Channel:
 
 
 def _is_encrypted(sock: socket.socket) -> TypeGuard[ssl.SSLSocket]:
-    ssl = sys.modules.get("ssl")  # encryption has imported it; others need not
-    return ssl is not None and isinstance(sock, ssl.SSLSocket)
+    # encryption has imported it; others need not, and a thread may be about to
+    return isinstance(sock, getattr(sys.modules.get("ssl"), "SSLSocket", ()))
 
 
 class TlsChannel(Channel):

@@ -17,6 +17,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
+from espnet3.parallel.checks import loaded
 from espnet3.parallel.engine.lines import LineStream
 from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.errors import ItemError, NoWorkersError, TooManyFailuresError, add_note
@@ -358,9 +359,8 @@ def _print(line: str) -> None:
 def _show(table: str, lines: list[str]) -> None:
     from html import escape
 
-    display: Any = sys.modules["IPython"].display.display
     below = "".join(f"<p>{escape(line)}</p>" for line in lines[1:])
-    display({"text/html": table + below, "text/plain": "\n".join(lines)}, raw=True)
+    loaded("IPython").display.display({"text/html": table + below, "text/plain": "\n".join(lines)}, raw=True)
 
 
 def _is_terminal() -> bool:
@@ -371,7 +371,7 @@ def _is_terminal() -> bool:
 
 
 def _in_notebook() -> bool:
-    ipython = sys.modules.get("IPython")
+    ipython = loaded("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and "IPKernelApp" in shell.config
 

@@ -21,12 +21,12 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from espnet3.parallel.checks import loaded
 from espnet3.parallel.engine.exceptions import describe_error
 from espnet3.parallel.engine.inside import inside_item
 from espnet3.parallel.errors import NoOutputDirError
@@ -58,7 +58,7 @@ class Rank(NamedTuple):
 def rank_of(environment: Mapping[str, str] = os.environ) -> Rank | None:
     """Return this process's rank; None in a program of one process."""
     # only a program that has imported it can have initialised it
-    distributed: Any = sys.modules.get("torch.distributed")
+    distributed = loaded("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return Rank(distributed.get_rank(), "torch.distributed")
     rank, world = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from espnet3.components.data.files import answers, check_each
 from espnet3.components.instantiate import load_function
 from espnet3.parallel.base_runner import BaseRunner
+from espnet3.parallel.checks import loaded
 from espnet3.systems.base.artifacts import kept
 from espnet3.systems.base.scp import (
     IDX_KEY,
@@ -150,7 +150,7 @@ class InferenceRunner(BaseRunner):
 
 
 def _evaluating(model: Any, env: Mapping[str, Any]) -> AbstractContextManager[Any]:
-    torch = sys.modules.get("torch")  # only a process that has loaded it can hold a module
+    torch = loaded("torch")  # only a process that has loaded it can hold a module
     if torch is None or not env.get("evaluate", True):
         return nullcontext()
     if isinstance(model, torch.nn.Module) and model.training:

@@ -22,12 +22,12 @@ _FRAME = 9  # lines beside those of workers and failures
 _FEW = 3  # failures and slow items that are shown
 
 
-def drawn(found: Sequence[LiveFacts], now: float, height: int = 25) -> RenderableType:
-    """Return the picture of one run, or a line and a bar for each of several."""
+def drawn(found: Sequence[LiveFacts], folder: Path, now: float, height: int = 25) -> RenderableType:
+    """Return the picture of one run, or a line and a bar for each of several in a folder."""
     hint = _text("q leaves, and the run goes on" if any(f.status.alive for f in found) else "", style="dim")
     if len(found) == 1:
         return Group(*_one(found[0], now, height), hint)
-    lines = [part for facts in found for part in (_text(plain_line(facts), cut=True), _bar(facts))]
+    lines = [part for facts in found for part in (_text(plain_line(facts, folder), cut=True), _bar(facts))]
     return Group(*lines, hint)
 
 

@@ -228,12 +228,13 @@ def _live_line() -> Callable[[RunStatus | FolderStatus], None]:
     return show
 
 
-def plain_line(facts: LiveFacts) -> str:
-    """Return one line about a run, for `watch` without a terminal."""
-    status = facts.status
+def plain_line(facts: LiveFacts, folder: Path) -> str:
+    """Return one line about a run, named by its path below a folder, for `watch` without a terminal."""
+    status, run = facts.status, Path(facts.status.run)
+    name = run.name if run == folder else run.relative_to(folder)
     end = "" if status.alive else f", {state_of(facts)}"
     causes = "".join(f"; {group.count:,} x {group.text:.100}" for group in facts.failures[:1])
-    return f"{Path(status.run).name}: {counts_of(status)}{pace(facts.rate, facts.seconds_left)}{end}{causes}"
+    return f"{name}: {counts_of(status)}{pace(facts.rate, facts.seconds_left)}{end}{causes}"
 
 
 def state_of(facts: LiveFacts) -> str:

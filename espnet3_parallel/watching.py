@@ -77,7 +77,7 @@ def _in_lines(folder: Path, watchers: dict[Path, Watcher]) -> Sequence[LiveFacts
         if not alive or time.monotonic() - said >= _LINE:
             said = time.monotonic()
             for facts in found:
-                say(plain_line(facts), flush=True)
+                say(plain_line(facts, folder), flush=True)
         if not alive:
             return found
         time.sleep(_pause(begin))  # files on a shared disk send no event
@@ -96,7 +96,7 @@ def _on_terminal(folder: Path, watchers: dict[Path, Watcher]) -> Sequence[LiveFa
     with _keys() as keys, Live(console=console, auto_refresh=False) as live:
         due = begin + _pause(begin)
         while True:
-            live.update(drawn(found, time.time(), console.height), refresh=True)
+            live.update(drawn(found, folder, time.time(), console.height), refresh=True)
             if not any(facts.status.alive for facts in found) or keys():
                 return found
             if time.monotonic() >= due:

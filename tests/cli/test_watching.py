@@ -37,7 +37,7 @@ def ordinary(folder: Path, name: str = "run", **arguments: Any) -> None:
 def shown(folder: Path, width: int) -> str:
     """Return what a terminal of a width shows of a folder."""
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(drawn(look(folder, {}), now=0.0))
+    console.print(drawn(look(folder, {}), folder, now=0.0))
     return console.export_text()
 
 
@@ -52,14 +52,15 @@ def test_a_terminal_shows_how_far_a_run_is_and_what_failed(tmp_path: Path, width
 
 
 def test_a_folder_of_runs_has_a_line_for_each(tmp_path: Path) -> None:
-    """A folder above runs shows a line and a bar for each, at 80 columns."""
-    ordinary(tmp_path, "one", on_error="record")
-    ordinary(tmp_path, "two")
+    """A folder above runs shows a line and a bar for each, named by its path below that folder, at 80 columns."""
+    ordinary(tmp_path, "one/decode", on_error="record")
+    ordinary(tmp_path, "two/decode")
     text = shown(tmp_path, 80)
-    assert "one: 4 of 4 items" in text and "complete" in text
-    assert "two: 3 of 4 items" in text and "no process works on it" in text
+    assert "one/decode: 4 of 4 items" in text and "complete" in text
+    assert "two/decode: 3 of 4 items" in text and "no process works on it" in text
     done = CliRunner().invoke(watch, [str(tmp_path)])
-    assert done.exit_code == 1 and len(done.output.splitlines()) == 2
+    assert done.exit_code == 1
+    assert [line.partition(":")[0] for line in done.output.splitlines()] == ["one/decode", "two/decode"]
 
 
 @pytest.mark.parametrize("arguments", [{"on_error": "record"}, {}], ids=["merged", "unfinished"])

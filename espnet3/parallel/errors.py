@@ -277,8 +277,8 @@ def of_options(env: str) -> Iterator[None]:
 def explained(call: Callable[_P, _T]) -> Callable[_P, _T]:
     """Remove this package's frames from errors that need no traceback of ours.
 
-    These are its own errors, a TypeError, ValueError or AttributeError that it raises, errors that a note of
-    `say_where` explains, and Ctrl-C.
+    These are its own errors, a TypeError, ValueError or AttributeError that it raises, errors of code that it calls for
+    the user, those that a note of `say_where` explains, and Ctrl-C.
     """
 
     @wraps(call)
@@ -361,9 +361,12 @@ def is_ours(module: str) -> bool:
 def _says_enough(error: BaseException) -> bool:
     if isinstance(error, (ParallelError, KeyboardInterrupt)) or "_espnet3_explained" in vars(error):
         return True
-    if not isinstance(error, (TypeError, ValueError, AttributeError)):
-        return False
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
+    of_user, is_enough, trace = False, False, error.__traceback__
+    while trace is not None:
+        module = trace.tb_frame.f_globals.get("__name__", "")
+        if is_ours(module):
+            of_user, is_enough = False, isinstance(error, (TypeError, ValueError, AttributeError))
+        else:
+            of_user = is_enough = of_user or module.partition(".")[0] not in _CARRIERS
         trace = trace.tb_next
-    return trace is not None and is_ours(trace.tb_frame.f_globals.get("__name__", ""))
+    return is_enough

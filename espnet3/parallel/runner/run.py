@@ -22,7 +22,7 @@ from espnet3.parallel.engine.exceptions import item_error
 from espnet3.parallel.engine.work import Work, as_items
 from espnet3.parallel.env.store import Adding, seen_as
 from espnet3.parallel.env_provider import built_here, keywords_of, made_with, worker_setup_of
-from espnet3.parallel.errors import ConfigError, NoOutputDirError
+from espnet3.parallel.errors import ConfigError, NoOutputDirError, say_where
 from espnet3.parallel.messages import shown
 from espnet3.parallel.pilots.protocol import RunSpec
 from espnet3.parallel.records import Policy, RunSummary
@@ -277,7 +277,11 @@ def _costs(item_cost: Callable[[Any], Any] | None, items: Sequence[Any]) -> list
         return None
     costs = []
     for item in items:
-        cost = item_cost(item)
+        try:
+            cost = item_cost(item)
+        except Exception as error:
+            say_where(error, f"in the call item_cost({shown(item)})")
+            raise
         try:
             number = float(cost)
         except (TypeError, ValueError, OverflowError):

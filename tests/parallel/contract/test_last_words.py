@@ -9,6 +9,7 @@ import traceback
 
 import pytest
 
+import espnet3.parallel
 from espnet3.parallel import (
     BaseRunner,
     EnvironmentProvider,
@@ -18,6 +19,7 @@ from espnet3.parallel import (
     ParallelError,
     TooManyFailuresError,
     WorkerSetupError,
+    parallel_for,
     parallel_map,
     parallel_submit,
     set_parallel,
@@ -205,6 +207,41 @@ def test_an_explained_error_has_the_callers_lines_alone(slip, full, monkeypatch)
     files = [frame.filename for frame in traceback.extract_tb(caught.tb)]
     ours = [file for file in files if "/espnet3/parallel/" in file and "/tests/" not in file]
     assert len(ours) > 1 if full else len(ours) == (0 if NEW_PYTHON else 2)
+
+
+def broken(*_):
+    return {}["key"]
+
+
+def broken_items():
+    yield 1
+    broken()
+
+
+class BrokenMerge(FailsInPlaces):
+    forward = staticmethod(abs)
+    merge = broken
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda folder: espnet3.parallel.run(abs, [1], item_cost=broken, progress=False),
+        lambda folder: espnet3.parallel.run(abs, broken_items(), progress=False),
+        lambda folder: parallel_map(abs, broken_items()),
+        lambda folder: list(parallel_for(abs, broken_items())),
+        lambda folder: BrokenMerge(work.Whole(), progress=False, output_dir=folder)([1]),
+    ],
+    ids=["item_cost", "items", "data", "stream", "merge"],
+)
+def test_an_error_of_code_that_is_called_for_the_user_has_the_users_lines_alone(call, tmp_path):
+    """What a cost, a generator of items or a merge raises has no frame of this package; a cost says of which item."""
+    with pytest.raises(KeyError) as caught:
+        call(tmp_path / "run")
+    assert foreign(shown(caught.value)) == []
+    assert "broken" in shown(caught.value)
+    if "item_cost" in shown(caught.value):
+        assert note(caught.value) == "in the call item_cost(1)"
 
 
 class Locked(EnvironmentProvider):

@@ -15,6 +15,7 @@ from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.config import ParallelConfig, registered
 from espnet3.parallel.engine.inside import inside_item, refuse_in_import
 from espnet3.parallel.errors import explained, explained_items
+from espnet3.parallel.messages import shown
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -41,7 +42,7 @@ def __getattr__(name: str) -> Any:
 
 
 @explained
-def set_parallel(config: Any) -> None:
+def set_parallel(config: Any = None, **keys: Any) -> None:  # noqa: D417  keys belong into the mapping
     """Register the configuration of later calls.
 
     Args:
@@ -52,6 +53,8 @@ def set_parallel(config: Any) -> None:
         ConfigError: With every mistake in it.
     """
     global parallel_config
+    if keys:
+        raise TypeError(f"set_parallel takes one mapping: set_parallel({shown(keys)})")
     parallel_config = None if config is None else registered(config)
 
 

@@ -30,6 +30,17 @@ def name_of(func: Any) -> str:
     return type(func).__qualname__
 
 
+# options that are tried with other functions, too
+_OF_RUN = (
+    "n_workers",
+    "parallel",
+    "output_dir",
+    "on_error",
+    "max_retries",
+    "seed",
+    "progress",
+    "item_timeout",
+)
 _of_builtin = functools.lru_cache(maxsize=32)(inspect.signature)  # parsing their text takes 0.3 ms
 
 
@@ -78,6 +89,8 @@ def bind(
     unknown = [] if open_names else [k for k in given if k not in by_name]
     if clash := unknown or [k for k in given if k in taken]:
         why = "is not a parameter of it" if unknown else "is already bound by the item"
+        if clash[0] in _OF_RUN:
+            why += f"; run(func, items, {clash[0]}=...) takes it, and set_parallel a block for all calls"
         raise SignatureError(
             f"{name_of(func)} was given the keyword {', '.join(map(repr, clash))}, which {why}"
         )

@@ -48,6 +48,7 @@ _OPTIONS = [
     for name in inspect.signature(BaseRunner.__init__).parameters
     if name not in ("self", "provider", "batch_size", "split_batches")
 ]
+_PLACES = {"output_dir", "shard_subdir"}  # given to a function that has a parameter of the name
 _ENV = 'a mapping from parameter names to values (a backend is chosen by parallel={"env": ...})'
 # names of other libraries
 _CALLED = {
@@ -110,30 +111,24 @@ def run(  # noqa: D417  BaseRunner describes the others
         TypeError: `more` has a name that neither `fn` nor `BaseRunner` takes, or the items are a text or a mapping.
         ItemError: The first failed item, unless `on_error="record"`.
     """
-    options = {name: value for name, value in locals().items() if name in _OPTIONS}
-    options |= {name: more.pop(name) for name in list(more) if name in _OPTIONS}
+    taken = {name: value for name, value in locals().items() if name not in ("fn", "items", "more")}
+    taken |= {name: more.pop(name) for name in list(more) if name in _OPTIONS}
     config = None
     if parallel is not None or n_workers is not None:
         config = active_config() if parallel is None else ParallelConfig.parse(parallel)
         if n_workers is not None:
             config = replace(config, n_workers=n_workers)  # type: ignore[arg-type]  # a text is checked there
     with before_loading(here=async_mode, config=config):
-        return _run(fn, items, config, env, more, setup, item_cost, options)
+        return _run(fn, items, config, more, taken)
 
 
 def _run(
-    fn: Any,
-    items: Any,
-    config: ParallelConfig | None,
-    env: Mapping[str, Any] | None,
-    more: dict[str, Any],
-    setup: SetupFn | None,
-    item_cost: Callable[[Any], float] | None,
-    options: dict[str, Any],
+    fn: Any, items: Any, config: ParallelConfig | None, more: dict[str, Any], taken: dict[str, Any]
 ) -> Any:
     from espnet3.parallel.env.calls import unwrapped
     from espnet3.parallel.env.store import check_setup
 
+    env, setup, item_cost = (taken[name] for name in ("env", "setup", "item_cost"))
     if isinstance(env, Mapping) and (twice := more.keys() & env.keys()):
         raise EnvConflictError(
             f"{', '.join(sorted(twice))}: given as a keyword and in env; leave one of them out"
@@ -149,12 +144,12 @@ def _run(
         )
     argument("env", env, Fits(lambda value: isinstance(value, Mapping), _ENV, none="None"))
     check_setup(setup, "setup")
-    _check_names(fn, more, {} if setup else {one: options[one] for one in options.keys() - (env or {})})
     given = {**more, **(env or {})}
+    _check_names(fn, more, {} if setup else {one: taken[one] for one in taken.keys() - given})
     found = _items_of(items, fn, given if setup is None else None)
     if isinstance(fn, (FunctionType, BuiltinFunctionType)) or inspect.iscoroutinefunction(fn):
         runner = runner_of(fn, item_cost)
-    elif setup is None and not options["async_mode"]:
+    elif setup is None and not taken["async_mode"]:
         runner = runner_of(called, item_cost)
         # a name that no other process finds: a replay says so
         runner.__name__, runner.__qualname__ = name_of(fn), f"{name_of(fn)}.<locals>.called"
@@ -169,7 +164,7 @@ def _run(
     if setup is not None:
         provider = _named_after(unwrapped(setup), EnvironmentProvider, "build_env_local")()
         provider.config = given or None  # a job makes the provider again without arguments
-    made = runner(provider, **options)
+    made = runner(provider, **{name: value for name, value in taken.items() if name in _OPTIONS})
     results = call_runner(made, found, config)
     if type(results) is list:
         results = ResultList(results, found)
@@ -223,9 +218,9 @@ def _check_names(fn: Any, more: Mapping[str, Any], options: Mapping[str, Any]) -
         parameters = inspect.signature(fn).parameters
     except (TypeError, ValueError):  # a builtin without a signature
         return
-    usual = inspect.signature(BaseRunner.__init__).parameters
-    for name in parameters.keys() & options.keys() - {"output_dir", "shard_subdir"}:
-        if options[name] != usual[name].default:
+    usual = {**inspect.signature(BaseRunner.__init__).parameters, **inspect.signature(run).parameters}
+    for name in [*parameters][1:]:  # the first is the item's
+        if name in options.keys() - _PLACES and options[name] != usual[name].default:
             raise SignatureError(
                 f"{name} is an argument of run, and {name_of(fn)} has a parameter of that name: give it that one as "
                 f"env={{{name!r}: ...}}"

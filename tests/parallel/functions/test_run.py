@@ -114,10 +114,14 @@ def test_any_callable_is_run_and_compared_by_content(made: Any, tmp_path: Path) 
         (len, {"item_cost": 3}, "item_cost must be a function"),
         (len, {"env": "local"}, "a backend is chosen by parallel="),
         (max, {"env": {"key": len}, "key": abs}, "key: given as a keyword and in env"),
-        (
-            lambda item, seed=0: seed,
-            {"seed": 1},
-            "seed is an argument of run, and .*lambda.* has a parameter",
+        *(
+            (fn, {name: value}, f"{name} is an argument of run, and .*lambda.* has a parameter")
+            for fn, name, value in (
+                (lambda item, seed=0: seed, "seed", 1),
+                (lambda item, n_workers=1: n_workers, "n_workers", 2),
+                (lambda item, parallel=None: parallel, "parallel", {"env": "local"}),
+                (lambda item, item_cost=0: item_cost, "item_cost", len),
+            )
         ),
     ],
 )
@@ -129,6 +133,12 @@ def test_a_slip_is_named_before_anything_is_done(
     with pytest.raises((ConfigError, EnvConflictError, SignatureError), match=said):
         quietly(fn, ["a"], **options)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_items_own_parameter_may_have_the_name_of_an_option() -> None:
+    """A function of a seed, or of a number of workers, is run over some with that option of run."""
+    assert quietly(lambda seed: seed, [3], seed=1) == [3]
+    assert quietly(lambda n_workers: n_workers, [3], n_workers=1) == [3]
 
 
 def test_any_iterable_gives_items(tmp_path: Path) -> None:

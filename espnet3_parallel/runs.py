@@ -155,7 +155,11 @@ def report(run: Path, output: str | None, kind: str, as_json: bool) -> None:
         encoding = sys.stdout.encoding or "utf-8"  # what a terminal of ASCII cannot show, a page can name
         say(text.encode(encoding, "xmlcharrefreplace").decode(encoding), end="")
         return
-    size = Path(output).write_bytes(text.encode("utf-8", "backslashreplace"))
+    try:
+        size = Path(output).write_bytes(text.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        problem = f"{output} cannot be written: {error.strerror}"
+        raise click.BadParameter(problem, param_hint="--output") from error
     say(f"wrote {output} ({size / 1e3:,.0f} kB)")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.errors import explained
 from espnet3.parallel.parallel import active_client, active_config, before_loading
-from espnet3.parallel.runner.arguments import check_batches, checked, with_suggestions
+from espnet3.parallel.runner.arguments import check_effects, checked, with_suggestions
 from espnet3.parallel.runner.hooks import (
     close_all,
     concatenate_shard_files,
@@ -130,7 +130,7 @@ class BaseRunner(ABC):
         self.item_timeout = checked("item_timeout", item_timeout)
         self.split_batches = checked("split_batches", split_batches)
         self.every_rank = checked("every_rank", every_rank)
-        check_batches(self)
+        check_effects(self)
 
     # `*args: Any, **env: Any` lets a type checker accept a subclass that names its own env entries
 

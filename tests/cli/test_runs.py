@@ -114,3 +114,11 @@ def test_a_file_that_cannot_be_read_is_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "detached").write_text("")
     done = CliRunner().invoke(merge, [str(tmp_path)])
     assert done.exit_code == 1 and done.stderr.startswith("NotADirectoryError: [Errno 20]"), done.stderr
+
+
+def test_a_report_that_cannot_be_written_is_a_mistake_of_usage(tmp_path: Path) -> None:
+    """The option and the file are named, and the exit status is that of a wrong option."""
+    Squares(Provider({"folder": str(tmp_path)}), output_dir=tmp_path / "run", progress=False)(range(2))
+    done = CliRunner().invoke(main, ["report", str(tmp_path / "run"), "-o", str(tmp_path / "no" / "x.html")])
+    assert done.exit_code == 2 and "Invalid value for --output" in done.output, done.output
+    assert f"{tmp_path}/no/x.html cannot be written: No such file or directory" in done.output

@@ -106,8 +106,12 @@ def check_finishing(runner: Any, name: str, given: tuple[str, ...]) -> None:
         ) from None
 
 
-def check_batches(runner: Any) -> None:
-    """Warn of a batch size without `batch_forward`, and of a `batch_forward` without a size."""
+def check_effects(runner: Any) -> None:
+    """Warn of an argument that has no effect without another one, and of a `batch_forward` without a size."""
+    if runner.max_failures is not None and runner.on_error == "raise":
+        warn_caller('max_failures has no effect: the first failed item ends the run; give on_error="record"')
+    if runner.retry_failed and runner.output_dir is None:
+        warn_caller("retry_failed has no effect: no earlier run is kept; give an output_dir")
     kind, size = type(runner), runner.batch_size
     own = kind.batch_forward
     # a size below 1 is an error of its own, when the runner is called

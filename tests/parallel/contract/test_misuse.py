@@ -14,7 +14,10 @@ from espnet3.parallel import (
     InferenceProvider,
     SignatureError,
     get_client,
+    get_parallel_config,
     parallel_map,
+    run,
+    set_parallel,
 )
 from espnet3_parallel.main import main
 from tests.parallel.contract import work
@@ -157,6 +160,15 @@ def test_batch_forward_may_stand_alone(place, stored, tmp_path):
     assert list(OnlyBatches(PROVIDER, batch_size=3, progress=False, output_dir=folder)(range(5)))[-1][1] == 8
 
 
+@pytest.mark.parametrize(
+    ("option", "fix"), [({"max_failures": 2}, 'on_error="record"'), ({"retry_failed": True}, "output_dir")]
+)
+def test_an_option_without_the_one_that_it_needs_is_warned_of(option, fix):
+    """A limit of failures in a run that ends with the first one, and a retry without a folder, have no effect."""
+    with pytest.warns(UserWarning, match=f"{next(iter(option))} has no effect: .*{fix}"):
+        assert run(abs, [-1], progress=False, **option) == [1]
+
+
 # --- names ------------------------------------------------------------------------------------------
 
 
@@ -172,6 +184,20 @@ def test_a_key_of_the_block_given_to_a_runner_is_sent_to_set_parallel():
     for name, guess in (("n_worker", " Did you mean 'n_workers'?"), ("env", "")):
         with pytest.raises(TypeError, match=rf"no argument '{name}'\.{re.escape(guess)}.* set_parallel\(\{{"):
             work.Echo(work.Whole(), **{name: 3})
+
+
+@pytest.mark.parametrize("option", ["n_workers", "output_dir", "parallel"])
+def test_an_option_of_run_is_sent_there(option):
+    """An option given to a function that has no such parameter is answered with run, which takes it."""
+    with pytest.raises(SignatureError, match=rf"run\(func, items, {option}=...\) takes it, and set_parallel"):
+        parallel_map(abs, [1, 2], **{option: 2})
+
+
+def test_the_keys_of_a_block_are_given_as_a_mapping():
+    """Keys as keywords are answered with the call that is meant, and register nothing."""
+    with pytest.raises(TypeError, match=r"one mapping: set_parallel\(\{'env': 'local', 'n_workers': 2\}\)"):
+        set_parallel(env="local", n_workers=2)
+    assert get_parallel_config() is None
 
 
 def test_a_setup_fn_that_needs_arguments_is_told_how_it_gets_them():

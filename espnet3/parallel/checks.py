@@ -156,8 +156,7 @@ def is_number(value: Any) -> bool:
 
 def is_path(value: Any) -> bool:
     """Return whether a value is a path, without importing `pathlib`: a worker starts sooner without it."""
-    module = loaded("pathlib")
-    return module is not None and issubclass(type(value), module.PurePath)
+    return is_a(value, getattr(sys.modules.get("pathlib"), "PurePath", ()))
 
 
 def loaded(name: str) -> Any:

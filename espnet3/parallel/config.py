@@ -153,9 +153,7 @@ class ParallelConfig(Mapping[str, Any]):
         Raises:
             ConfigError: Lists all mistakes, each with its place, its value and the fix.
         """
-        if isinstance(config, cls):
-            return config
-        return cls(**_checked(config))
+        return config if isinstance(config, cls) else cls(**_checked(config))
 
     def __post_init__(self) -> None:
         for name, value in _checked({name: getattr(self, name) for name in _NAMES}).items():
@@ -367,5 +365,4 @@ def _entry(container: Any, key: Any, where: str, problems: list[str]) -> Any:
 
 def _is_omegaconf(value: Any) -> bool:
     # Only a program that has imported omegaconf can hold one of its objects.
-    omegaconf = loaded("omegaconf")
-    return omegaconf is not None and isinstance(value, omegaconf.Container)
+    return isinstance(value, getattr(loaded("omegaconf"), "Container", ()))

@@ -40,7 +40,7 @@ class Double(BaseRunner):
 )
 def test_a_runner_takes_numpys_numbers(name: str, value: Any) -> None:
     """A runner given a number of numpy holds Python's own, which can be written as JSON."""
-    runner = Double(Nothing({}), **{name: value})
+    runner = Double(Nothing({}), on_error="record", **{name: value})
     held = getattr(runner, name)
     assert held == value
     assert json.loads(json.dumps(held)) == held

@@ -309,8 +309,8 @@ def load(ref: ClassRef) -> type:
 
 
 def _standing_for(function: FunctionType) -> type:
-    body = {"forward": staticmethod(function), "build_env_local": staticmethod(function)}
-    made = type(function.__name__, (), {**body, FUNCTION: staticmethod(function)})
+    names = ("forward", "build_env_local", FUNCTION)
+    made = type(function.__name__, (), dict.fromkeys(names, staticmethod(function)))
     made.__module__, made.__qualname__ = function.__module__, function.__qualname__
     return made
 

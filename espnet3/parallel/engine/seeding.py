@@ -12,7 +12,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -88,23 +88,17 @@ def seeded(seed: int | None) -> Iterator[Any]:
         yield None
         return
     late = _SeedAfterImport()
-    before = random.getstate()
-    numpy = loaded("numpy")
-    numpy_before = numpy.random.get_state() if numpy is not None else None
-    torch = loaded("torch")
-    torch_before = torch.get_rng_state() if torch is not None else None
-    sys.meta_path.insert(0, late)
 
     def seed_for(index: Any) -> None:
         late.value = item_seed(seed, index)
         seed_all(late.value)
 
-    try:
+    with ExitStack() as after:
+        if (torch := loaded("torch")) is not None:
+            after.callback(torch.set_rng_state, torch.get_rng_state())
+        if (numpy := loaded("numpy")) is not None:
+            after.callback(numpy.random.set_state, numpy.random.get_state())
+        after.callback(random.setstate, random.getstate())
+        sys.meta_path.insert(0, late)
+        after.callback(sys.meta_path.remove, late)
         yield seed_for
-    finally:
-        sys.meta_path.remove(late)
-        random.setstate(before)
-        if numpy is not None:
-            numpy.random.set_state(numpy_before)
-        if torch is not None:
-            torch.set_rng_state(torch_before)

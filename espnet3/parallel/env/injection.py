@@ -23,24 +23,14 @@ def name_of(func: Any) -> str:
         return name_of(func.__func__)
     for name in ("__qualname__", "__name__"):
         # an object may answer to any name, or raise anything
-        if inspect.getattr_static(func, name, None) is None:
-            continue
-        if isinstance(found := getattr(func, name), str):
+        has = inspect.getattr_static(func, name, None) is not None
+        if has and isinstance(found := getattr(func, name), str):
             return found
     return type(func).__qualname__
 
 
 # options that are tried with other functions, too
-_OF_RUN = (
-    "n_workers",
-    "parallel",
-    "output_dir",
-    "on_error",
-    "max_retries",
-    "seed",
-    "progress",
-    "item_timeout",
-)
+_OF_RUN = ("n_workers", "parallel", "output_dir", "on_error", "max_retries", "seed", "progress")
 _of_builtin = functools.lru_cache(maxsize=32)(inspect.signature)  # parsing their text takes 0.3 ms
 
 

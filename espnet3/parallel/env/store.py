@@ -163,9 +163,8 @@ def check_setup(setup: Any, given: str = "setup_fn") -> None:
     if setup is None:
         return
     if not callable(setup):
-        hint = ""
-        if inspect.getattr_static(setup, "build_env_local", None) is not None:
-            hint = "; of a provider, give its build_env_local, or make_worker_setup_fn()"
+        of_provider = inspect.getattr_static(setup, "build_env_local", None) is not None
+        hint = "; of a provider, give its build_env_local, or make_worker_setup_fn()" if of_provider else ""
         raise SignatureError(f"{given} must be a function without arguments, not {brief(setup, 100)}{hint}")
     try:
         signature = inspect.signature(setup)

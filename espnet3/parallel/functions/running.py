@@ -43,11 +43,8 @@ class Given(EnvironmentProvider):
 
 
 # those of runners, but for the batches that a function has none of
-_OPTIONS = [
-    name
-    for name in inspect.signature(BaseRunner.__init__).parameters
-    if name not in ("self", "provider", "batch_size", "split_batches")
-]
+_OF_RUNNERS = inspect.signature(BaseRunner.__init__).parameters
+_OPTIONS = [name for name in _OF_RUNNERS if name not in ("self", "provider", "batch_size", "split_batches")]
 _PLACES = {"output_dir", "shard_subdir"}  # given to a function that has a parameter of the name
 _ENV = 'a mapping from parameter names to values (a backend is chosen by parallel={"env": ...})'
 # names of other libraries
@@ -113,11 +110,9 @@ def run(  # noqa: D417  BaseRunner describes the others
     """
     taken = {name: value for name, value in locals().items() if name not in ("fn", "items", "more")}
     taken |= {name: more.pop(name) for name in list(more) if name in _OPTIONS}
-    config = None
-    if parallel is not None or n_workers is not None:
-        config = active_config() if parallel is None else ParallelConfig.parse(parallel)
-        if n_workers is not None:
-            config = replace(config, n_workers=n_workers)  # type: ignore[arg-type]  # a text is checked there
+    config = None if parallel is None else ParallelConfig.parse(parallel)
+    if n_workers is not None:
+        config = replace(config or active_config(), n_workers=n_workers)  # type: ignore[arg-type]  # a text is checked there
     with before_loading(here=async_mode, config=config):
         return _run(fn, items, config, more, taken)
 
@@ -155,10 +150,9 @@ def _run(
         runner.__name__, runner.__qualname__ = name_of(fn), f"{name_of(fn)}.<locals>.called"
         given = {"function": fn, "arguments": given}
     else:
-        kind = type(fn).__name__
         raise SignatureError(
             f"with {'setup' if setup is not None else 'async_mode'} run takes a function that def has made, and "
-            f"{shown(fn)} is of type {kind}: write a function that calls it"
+            f"{shown(fn)} is of type {type(fn).__name__}: write a function that calls it"
         )
     provider: Any = Given(given)
     if setup is not None:
@@ -218,7 +212,7 @@ def _check_names(fn: Any, more: Mapping[str, Any], options: Mapping[str, Any]) -
         parameters = inspect.signature(fn).parameters
     except (TypeError, ValueError):  # a builtin without a signature
         return
-    usual = {**inspect.signature(BaseRunner.__init__).parameters, **inspect.signature(run).parameters}
+    usual = {**_OF_RUNNERS, **inspect.signature(run).parameters}
     for name in [*parameters][1:]:  # the first is the item's
         if name in options.keys() - _PLACES and options[name] != usual[name].default:
             raise SignatureError(
@@ -244,11 +238,8 @@ def _items_of(items: Any, fn: Any, env: Mapping[str, Any] | None) -> Sequence[An
     found = as_items(items, "items")
     if env is not None and found and type(found[0]) is tuple and isinstance(fn, FunctionType):
         parameters = inspect.signature(fn).parameters.values()
-        open_ones = [
-            one.name
-            for one in parameters
-            if one.default is one.empty and one.kind <= 1 and one.name not in env
-        ]
+        needed = [one.name for one in parameters if one.default is one.empty and one.kind <= 1]
+        open_ones = [name for name in needed if name not in env]
         if len(open_ones) == len(found[0]) > 1:
             name = name_of(fn)
             raise SignatureError(

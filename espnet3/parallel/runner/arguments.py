@@ -113,18 +113,14 @@ def check_effects(runner: Any) -> None:
     if runner.retry_failed and runner.output_dir is None:
         warn_caller("retry_failed has no effect: no earlier run is kept; give an output_dir")
     kind, size = type(runner), runner.batch_size
-    own = kind.batch_forward
+    own, is_own = kind.batch_forward, not is_default(kind, "batch_forward")
     # a size below 1 is an error of its own, when the runner is called
-    if size is not None and size > 0 and is_default(kind, "batch_forward") and not takes_lists(kind, size):
+    if size is not None and size > 0 and not is_own and not takes_lists(kind, size):
         warn_caller(
             f"batch_size={shown(size)} has no effect, as the runner has no batch_forward: define batch_forward("
             "indices, **env), which returns one result per index, or leave batch_size out"
         )
-    elif (
-        size is None
-        and not is_default(kind, "batch_forward")
-        and not str(own.__module__).startswith("espnet3.")
-    ):
+    elif size is None and is_own and not str(own.__module__).startswith("espnet3."):
         only = getattr(kind.forward, MADE, False)
         now = "it is called for one index at a time" if only else "it is not called: forward is"
         warn_caller(f"{own.__qualname__} is there and batch_size is not, so {now}; give a batch_size")

@@ -158,8 +158,7 @@ def report(run: Path, output: str | None, kind: str, as_json: bool) -> None:
     try:
         size = Path(output).write_bytes(text.encode("utf-8", "backslashreplace"))
     except OSError as error:
-        problem = f"{output} cannot be written: {error.strerror}"
-        raise click.BadParameter(problem, param_hint="--output") from error
+        raise click.BadParameter(f"{output} cannot be written: {error.strerror}", param_hint="-o") from error
     say(f"wrote {output} ({size / 1e3:,.0f} kB)")
 
 

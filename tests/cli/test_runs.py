@@ -120,5 +120,5 @@ def test_a_report_that_cannot_be_written_is_a_mistake_of_usage(tmp_path: Path) -
     """The option and the file are named, and the exit status is that of a wrong option."""
     Squares(Provider({"folder": str(tmp_path)}), output_dir=tmp_path / "run", progress=False)(range(2))
     done = CliRunner().invoke(main, ["report", str(tmp_path / "run"), "-o", str(tmp_path / "no" / "x.html")])
-    assert done.exit_code == 2 and "Invalid value for --output" in done.output, done.output
+    assert done.exit_code == 2 and "Invalid value for -o" in done.output, done.output
     assert f"{tmp_path}/no/x.html cannot be written: No such file or directory" in done.output

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from argparse import Namespace
 from array import array
 from collections import OrderedDict, defaultdict
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field, is_dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from espnet3.parallel.checks import is_a, own_attribute
+from espnet3.parallel.checks import is_a, loaded, own_attribute
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.errors import ValueTypeError
 from espnet3.parallel.ledger.lines import index_json
@@ -115,7 +114,7 @@ def without_execution(config: Any, place: str, left_out: list[str], lists: bool 
 
 
 def _left(name: Any, value: Any) -> list[Any]:  # nothing of what says how a run is executed
-    is_text = is_a(value, str) or type(value) is own_attribute(sys.modules.get("torch"), "device")
+    is_text = is_a(value, str) or type(value) is own_attribute(loaded("torch"), "device")
     is_how: Any = _DEVICE.fullmatch(str(value)) if is_text else value is None or is_a(value, int)
     is_named = is_a(name, str) and name.lower() in EXECUTION
     if is_named and (is_how or (is_a(value, list) and not any(_left(name, one) for one in value))):
@@ -209,7 +208,7 @@ def _held(at: int, item: Any) -> bytes:
 
 def _hash_integers(items: Sequence[Any]) -> str | None:
     digest = hashlib.sha256(b"int64\n")
-    numpy = sys.modules.get("numpy")
+    numpy = loaded("numpy")
     for at in range(0, len(items), _CHUNK):
         part = items[at : at + _CHUNK]
         if not isinstance(part, range):

@@ -44,6 +44,7 @@ from dataclasses import fields
 from typing import Any, NoReturn
 from zlib import crc32
 
+from espnet3.parallel.checks import loaded
 from espnet3.parallel.ledger.errors import LedgerError, ValueTypeError, damaged
 from espnet3.parallel.ledger.files import is_of
 from espnet3.parallel.messages import brief
@@ -108,7 +109,7 @@ def index_json(index: Any) -> bytes:
     """Return an index as JSON; numpy's integers are written as the numbers they are."""
     if type(index) is int:
         return b"%d" % index
-    numpy = sys.modules.get("numpy")
+    numpy = loaded("numpy")
     if numpy is not None and isinstance(index, numpy.integer):
         return b"%d" % int(index)
     return to_json(index, "index")
@@ -213,14 +214,14 @@ def encode(value: Any, where: str = "result", depth: int = 0) -> Any:
     write = _WRITERS.get(type(value))
     if write is not None:
         return write(value, where, depth)
-    numpy = sys.modules.get("numpy")  # a value can only be numpy's where numpy is loaded
+    numpy = loaded("numpy")  # a value can only be numpy's where numpy is loaded
     if numpy is not None:
         if isinstance(value, numpy.generic):
             return _numpy_scalar(value, where, depth)
         if type(value) is numpy.ndarray:
             _check_array(f"numpy array of dtype {value.dtype}", value, value.dtype.kind in "biufcmMSU", where)
             return _array("numpy.array", value.dtype.str, value, value.tobytes())
-    torch = sys.modules.get("torch")
+    torch = loaded("torch")
     if torch is not None and type(value) is getattr(torch, "Tensor", None):
         return _torch_tensor(value, where)
     kind = type(value)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copyreg
 import hashlib
 import marshal
-import sys
 import types
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from pathlib import PurePath
 from types import CodeType, FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
-from espnet3.parallel.checks import is_a, own_attribute
+from espnet3.parallel.checks import is_a, loaded, own_attribute
 from espnet3.parallel.errors import is_ours
 from espnet3.parallel.provenance import EXECUTION, NAMESPACES
 from espnet3.parallel.provenance.code import (
@@ -94,7 +93,7 @@ def content_hash(value: Any, place: str = "value") -> str:
 
 def as_containers(value: Any, resolve: bool = True) -> Any:
     """Return an OmegaConf config as plain containers, resolved as far as it can be; anything else as it is."""
-    omegaconf = sys.modules.get("omegaconf")  # a value can only be OmegaConf's where it is loaded
+    omegaconf = loaded("omegaconf")  # a value can only be OmegaConf's where it is loaded
     if omegaconf is None or not is_a(value, omegaconf.Container):
         return value
     try:
@@ -289,7 +288,7 @@ class Content:
 
 
 def _instead(value: Any, kind: type) -> Any:
-    torch = sys.modules.get("torch")
+    torch = loaded("torch")
     if kind is MappingProxyType:
         return dict(value)
     if kind in _VIEWS or (is_ours(kind.__module__) and issubclass(kind, Sequence)):  # the results of a run

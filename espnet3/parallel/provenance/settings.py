@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Mapping, Set
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from espnet3.parallel.checks import is_a, is_path
+from espnet3.parallel.checks import is_a, is_path, loaded
 from espnet3.parallel.provenance import NAMESPACES
 
 _MOST = 10_000  # values among a provider's arguments or in one attribute: more are data, not settings
@@ -57,7 +56,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _parts(value: Any) -> list[Any] | None:
-    kind, omegaconf = type(value), sys.modules.get("omegaconf")
+    kind, omegaconf = type(value), loaded("omegaconf")
     if kind in _DICTS:
         return [*value, *value.values()]
     if kind in _LISTS:

@@ -111,7 +111,7 @@ def test_lines_come_every_ten_seconds_where_there_is_no_terminal(tmp_path):
         let("loading")
         let("working")
         result = finish(process)
-    assert re.fullmatch(r"square: 0 of 1,000 items, loading the env(, \d+ s)?\n", line)
+    assert re.fullmatch(r"square: 0 of 1,000 items, loading the env(, [\d.]+ s)?\n", line)
     assert result.returncode == 0
     assert re.search(r"square: 1,000 items, 10 failed, start \d+\.\d s, work ", result.stderr), result.stderr
     assert "\r" not in result.stderr

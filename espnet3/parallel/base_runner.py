@@ -250,12 +250,7 @@ def call_runner(runner: BaseRunner, indices: Iterable[Any], config: ParallelConf
                 from espnet3.parallel.detached.looking.status import refuse_living
 
                 refuse_living(run.folder)
-            result, runner.summary = compute(
-                run, active_client() if config is None else None, config or active_config()
-            )
-            if not run.merges:
-                runner.write_outputs(run.items, result)
-        return result
+            return compute(run, active_client() if config is None else None, config or active_config())
 
 
 def _detached(run: Run, rank: Rank | None, config: ParallelConfig) -> Any:

@@ -204,7 +204,7 @@ class RunStatus:
     run: str  # its folder
     env: str
     shards: tuple[ShardStatus, ...]
-    merged: bool  # the merged files are there
+    merged: bool  # the merged files are there, and what the runner makes of the whole
     # other remarks: the scheduler does not answer, a source file has changed, ...
     notes: tuple[str, ...] = ()
 

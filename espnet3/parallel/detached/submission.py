@@ -42,7 +42,6 @@ from espnet3.parallel.ledger.identity import Identity
 from espnet3.parallel.ledger.split import split_folders
 from espnet3.parallel.messages import counted, shortened
 from espnet3.parallel.provenance.parts import changed_files
-from espnet3.parallel.runner.hooks import is_default
 from espnet3.parallel.runner.run import Run
 from espnet3.parallel.runner.shards import cut, write_manifest
 
@@ -115,7 +114,7 @@ def _write_and_submit(
             settings=json.loads(json.dumps(dict(config.detached), default=str)),
             code=identity.code,
             hooks=run.writes,
-            finishes=run.merges or not is_default(type(runner), "write_outputs"),
+            finishes=run.finishes,
         )
         plan = _in_place(layout, new)
         if run.writes:

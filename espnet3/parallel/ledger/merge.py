@@ -13,12 +13,12 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, overload
 
-from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
+from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError, LedgerError
 from espnet3.parallel.ledger.files import Draft, lines_of, open_plain, read_record, write_json, writing
 from espnet3.parallel.ledger.lines import checked, failure_of, from_json, index_json, record_of, split_line
 from espnet3.parallel.ledger.split import ERRORS, LEFT, OK, RESULTS, SPLIT, Scan, scan_splits
@@ -26,6 +26,10 @@ from espnet3.parallel.messages import html_table
 from espnet3.parallel.records import ItemFailure, RunSummary
 
 RECEIPT = "receipt.json"
+UNFINISHED = (
+    "the runner's own merge or write_outputs has failed, or was stopped: the same call, or `espnet3-parallel merge` of "
+    "a detached run, calls it again"
+)
 SCHEMA = 1
 _SHOWN = 10
 _BODY = re.compile(rb'\{"n":\d{1,18},(.*),"crc":\d{1,18}\}\n')
@@ -47,6 +51,7 @@ class Receipt:
     results_bytes: int  # the size of results.jsonl
     repeated: int = 0  # lines that repeated an earlier one, and were left out
     schema: int = SCHEMA  # the version of this file
+    finished: bool = True  # the runner's `merge` or `write_outputs`, if it has one, has returned
 
 
 def read_receipt(path: Path) -> Receipt:
@@ -63,6 +68,19 @@ def read_receipt(path: Path) -> Receipt:
         ) from None
 
 
+def is_finished(path: Path) -> bool | None:
+    """Return whether a run is complete, with what its runner makes of the whole; None where it is not merged."""
+    try:
+        return read_receipt(path).finished
+    except (LedgerError, OSError):
+        return None
+
+
+def note_finished(path: Path) -> None:
+    """Note in the receipt that the runner's `merge` or `write_outputs` has returned."""
+    write_json(path / RECEIPT, asdict(replace(read_receipt(path), finished=True)))
+
+
 def _hash_of(path: str | os.PathLike[str]) -> str:
     digest = hashlib.sha256()
     with open_plain(path) as file:
@@ -72,7 +90,12 @@ def _hash_of(path: str | os.PathLike[str]) -> str:
 
 
 def merge_splits(
-    path: Path, items: Sequence[Any], indices_sha256: str, note: Callable[[str], None], kind: str = SPLIT
+    path: Path,
+    items: Sequence[Any],
+    indices_sha256: str,
+    note: Callable[[str], None],
+    kind: str = SPLIT,
+    finished: bool = True,
 ) -> Receipt:
     """Write results.jsonl, errors.jsonl and receipt.json from all splits.
 
@@ -104,6 +127,7 @@ def merge_splits(
         errors_sha256=hashes[1],
         results_bytes=(path / RESULTS).stat().st_size,
         repeated=scan.repeated,
+        finished=finished,
     )
     write_json(path / RECEIPT, asdict(receipt))
     return receipt

@@ -106,7 +106,8 @@ class Report:
         )
 
     def end(self, summary: RunSummary) -> None:
-        """End the bar and print the last line; a notebook shows the figures as a table in its place."""
+        """Note the figures at the runner, end the bar and print the last line: a table in a notebook."""
+        self._run.runner.summary = summary
         self._close(summary)
         if not self._show:
             return
@@ -158,7 +159,8 @@ class Report:
             )
         again = " (shards that were not finished start over)" if self._run.writes else ""
         failed = ", the failed item among them" if isinstance(error, ItemError) else ""
-        return f"{kept}: the same call goes on with the {total - done:,} left{failed}{again}"
+        rest = f"the {total - done:,} left{failed}{again}" if done < total else "the merge"
+        return f"{kept}: the same call goes on with {rest}"
 
     def _close(self, summary: RunSummary | None = None) -> None:
         self._closed.set()
@@ -167,6 +169,7 @@ class Report:
         if self._bar is not None:
             self._draw(summary)
             self._bar.close()
+            self._bar = None
 
     def _look(self) -> None:
         said, every = 0.0, _OFTEN

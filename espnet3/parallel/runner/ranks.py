@@ -121,11 +121,7 @@ def results_of_rank_0(run: Run, rank: Rank) -> Any:
     from espnet3.parallel.ledger.merge import Results
 
     folder = _Wait(run, rank).until(lambda wait: wait.is_complete())
-    if run.merges:
-        return run.merge_shards(len(read_run(folder)["plan"][SHARDS]))
-    results = Results(folder)
-    run.runner.write_outputs(run.items, results)
-    return results
+    return run.finish(Results(folder), len(read_run(folder)["plan"].get(SHARDS, ())))
 
 
 def wait_for_submission(run: Run, rank: Rank, plan: Path) -> None:
@@ -183,7 +179,7 @@ class _Wait:
         if differs and written > _STARTED and self._run.runner.resume is True:
             raise ChangedRunError(str(self._folder), differs)
         again = bool(receipt.failed) and self._run.retry_failed
-        return not differs and receipt.planned == len(self._run.items) and not again
+        return not differs and receipt.planned == len(self._run.items) and receipt.finished and not again
 
     def differences(self) -> list[str] | None:
         from espnet3.parallel.ledger.folder import read_run

@@ -25,7 +25,7 @@ from espnet3.parallel.env_provider import built_here, keywords_of, made_with, wo
 from espnet3.parallel.errors import ConfigError, NoOutputDirError, say_where
 from espnet3.parallel.messages import shown
 from espnet3.parallel.pilots.protocol import RunSpec
-from espnet3.parallel.records import Policy, RunSummary
+from espnet3.parallel.records import Policy
 from espnet3.parallel.runner.arguments import check_builds, check_finishing, check_indices, checked
 from espnet3.parallel.runner.execute import outcomes
 from espnet3.parallel.runner.hooks import (
@@ -61,6 +61,7 @@ class Run:
     # whether the runner writes files of its own (writer hooks or `merge`), so that whole shards run
     writes: bool
     merges: bool  # whether its `merge` makes the result of the call
+    finishes: bool  # whether its `merge` or `write_outputs` makes something of the whole
     retry_failed: bool  # whether items that failed in an earlier session of the folder run again
     folder: Path | None  # the run folder, or None. Absolute: an item may change the working directory
 
@@ -79,9 +80,9 @@ class Run:
             size = None
         batched = bool(size) and not is_default(kind, "batch_forward")
         where = runner.output_dir
-        for name, given in _FINISHING.items():
-            if not is_default(kind, name):
-                check_finishing(runner, name, given)
+        own = [name for name in _FINISHING if not is_default(kind, name)]
+        for name in own:
+            check_finishing(runner, name, _FINISHING[name])
         return cls(
             runner=runner,
             items=items,
@@ -98,7 +99,8 @@ class Run:
             batch_forward=kind.batch_forward if batched else None,
             align=size or 1,
             writes=writes_files(kind),
-            merges=not is_default(kind, "merge"),
+            merges="merge" in own,
+            finishes=bool(own),
             retry_failed=runner.retry_failed or runner.on_error == "raise",
             folder=None if where is None else _folder(where, checked("shard_subdir", runner.shard_subdir)),
         )
@@ -116,11 +118,14 @@ class Run:
         named = {name for one in called if one is not None for name in inspect.signature(one).parameters}
         return {name: value for name, value in found.items() if name in named}
 
-    def merge_shards(self, count: int) -> Any:
-        """Return what the runner's `merge` makes of so many shards."""
+    def finish(self, results: Any, shards: int = 0) -> Any:
+        """Call the runner's `merge`, for so many shards, or `write_outputs`, and return the result of the call."""
+        if not self.merges:
+            self.runner.write_outputs(self.items, results)
+            return results
         assert self.folder is not None
         folder = seen_as(self.folder, self.runner.output_dir / self.runner.shard_subdir)
-        return self.runner.merge([folder / f"split.{number}" for number in range(count)])
+        return self.runner.merge([folder / f"split.{number}" for number in range(shards)])
 
     def identity(self) -> Identity:
         """Return the run's identity, by which its folder is recognised."""
@@ -143,8 +148,8 @@ class Run:
         )
 
 
-def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSummary]:
-    """Drive a run from this process, and return its results."""
+def compute(run: Run, client: Any, config: ParallelConfig) -> Any:
+    """Drive a run from this process, note its figures at the runner, and return its results."""
     if run.folder is None and run.writes:
         raise NoOutputDirError(
             f"{type(run.runner).__name__} writes files of its own (it overrides a writer hook or merge), which "
@@ -172,17 +177,14 @@ def compute(run: Run, client: Any, config: ParallelConfig) -> tuple[Any, RunSumm
     )
     try:
         if run.folder is None:
-            result, summary = _to_list(run, spec, launch, report)
-        else:
-            result, summary = _in_folder(run, run.folder, spec, launch, report)
+            return _to_list(run, spec, launch, report)
+        return _in_folder(run, run.folder, spec, launch, report)
     except BaseException as error:
         report.stopped(error)
         raise
-    report.end(summary)
-    return result, summary
 
 
-def _to_list(run: Run, spec: RunSpec, launch: Launch, report: Report) -> tuple[list[Any], RunSummary]:
+def _to_list(run: Run, spec: RunSpec, launch: Launch, report: Report) -> Any:
     results: list[Any] = [None] * len(run.items)
     work = Work(run.items, run.cost, run.align)
     order = work.order
@@ -197,10 +199,11 @@ def _to_list(run: Run, spec: RunSpec, launch: Launch, report: Report) -> tuple[l
             report.add(block)
             if block.error is not None:
                 raise item_error(block.take_error(), block.stop)
-    return results, report.summary()
+    report.end(report.summary())
+    return run.finish(results)
 
 
-def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Report) -> tuple[Any, RunSummary]:
+def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Report) -> Any:
     from espnet3.parallel.ledger.folder import open_run, resumed  # here: it is a tenth of a second
     from espnet3.parallel.ledger.merge import Results
     from espnet3.parallel.ledger.split import FAILED
@@ -228,10 +231,12 @@ def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Repo
             _run_items(run, folder, replace(spec, as_lines=True), launch, report)
         summary = report.summary()
         folder.event("computed", **asdict(summary))
-        folder.merge()
-        if run.merges:
-            return run.merge_shards(len(shards)), summary
-        return Results(path), summary
+        folder.merge(finished=not run.finishes)
+        report.end(summary)
+        result = run.finish(Results(path), len(shards))
+        if run.finishes:
+            folder.finish()
+        return result
 
 
 def _run_items(run: Run, folder: OpenRun, spec: RunSpec, launch: Launch, report: Report) -> None:

@@ -23,7 +23,7 @@ from espnet3.parallel.ledger.files import NewLines, lines_of, read_or_none
 from espnet3.parallel.ledger.folder import EVENTS, SHARDS, read_run
 from espnet3.parallel.ledger.lease import disk_now, holder_lives, lease_numbers
 from espnet3.parallel.ledger.lines import checked, failure_of
-from espnet3.parallel.ledger.merge import RECEIPT, read_receipt
+from espnet3.parallel.ledger.merge import UNFINISHED, is_finished, read_receipt
 from espnet3.parallel.ledger.split import (
     ERRORS,
     FAILED,
@@ -147,15 +147,17 @@ class Outcomes(Counted):
 def folder_status(path: Path, outcomes: Outcomes | None = None) -> FolderStatus:
     """Return how the run of a folder is; `outcomes` are those of an earlier look."""
     driver = driver_of(path)
-    if (path / RECEIPT).exists():
+    if merged := is_finished(path):
         receipt = read_receipt(path)
         failed = sum(receipt.failed.values())
         return FolderStatus(str(path), receipt.planned, receipt.ok, failed, bool(driver), True, driver)
     seen = outcomes or Outcomes(path, read_run(path))
     seen.look()
     counts = len(seen.state), seen.ok, seen.failed
-    notes = tuple(f"{name} is of another index list and is not counted" for name in seen.foreign)
-    return FolderStatus(str(path), *counts, bool(driver), False, driver, notes)
+    notes = [f"{name} is of another index list and is not counted" for name in seen.foreign]
+    if merged is False and not driver:
+        notes.append(UNFINISHED)
+    return FolderStatus(str(path), *counts, bool(driver), False, driver, tuple(notes))
 
 
 def merged_failures(run: Path, failed: int) -> Failures:
@@ -291,7 +293,7 @@ def read_ends(run: Path) -> tuple[list[JobEnds], list[str]]:
         if event.get("event") == "retried"
         for ends in _ends(event.get("ended", {}), seconds_of(event.get("time")))
     ]
-    if not (run / FOLDER / PLAN).exists() or (run / RECEIPT).exists():
+    if not (run / FOLDER / PLAN).exists() or is_finished(run):
         return ends, []
     layout = Layout(run)
     try:
@@ -400,7 +402,10 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
             begun[-1].ran += stint.items
     # the driver lives, or one of the jobs
     alive = counts.alive or any(span.ended == "alive" for span in shards)
-    complete = counts.merged or (not alive and counts.ok + counts.failed == counts.items)
+    computed = (
+        bool(shards) and not alive and counts.ok + counts.failed == counts.items
+    )  # by jobs, which merge nothing
+    complete = counts.merged or computed
     if failures.unread:
         first = counts.failed - failures.unread
         sampled = f"{counts.failed:,} items failed: the causes are counted over the first {first:,} of them"

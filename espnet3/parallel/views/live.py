@@ -16,7 +16,7 @@ from espnet3.parallel.detached.looking.status import FolderStatus
 from espnet3.parallel.detached.states import JobState, RunStatus, living_pid, read_mark
 from espnet3.parallel.ledger.folder import RUN, read_run
 from espnet3.parallel.ledger.lease import holder_of
-from espnet3.parallel.ledger.merge import RECEIPT
+from espnet3.parallel.ledger.merge import is_finished
 from espnet3.parallel.timing.reading import RunTimes, TimesReader, shard_of, worker_name
 from espnet3.parallel.views.facts import (
     FailureGroup,
@@ -108,7 +108,7 @@ class Watcher:
 
     def look(self) -> LiveFacts:
         """Return how the run is now."""
-        merged = (self.run / RECEIPT).exists()
+        merged = is_finished(self.run)
         if not merged:
             self._outcomes.look()
         detached, outcomes = self._detached, self._outcomes

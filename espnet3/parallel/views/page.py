@@ -353,7 +353,8 @@ def _state(facts: RunFacts) -> str:
     ended = facts.sessions[-1] if facts.sessions else None
     why = f" It stopped at {ended.error.splitlines()[0]:.120}." if ended is not None and ended.error else ""
     again = f"`espnet3-parallel retry {facts.run}`" if facts.shards else "the same call of the runner"
-    return f"{have}, and no process works on it.{why} To compute the {facts.left:,} that are left: {again}."
+    rest = f"compute the {facts.left:,} that are left" if facts.left else "merge them"
+    return f"{have}, and no process works on it.{why} To {rest}: {again}."
 
 
 def _trouble(facts: RunFacts) -> str:

@@ -19,8 +19,9 @@ from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.detached.looking import detached_run as looking
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.ledger.lease import Lease
+from espnet3.parallel.views.facts import read_facts
 from tests.parallel.detached.test_standins import submit
-from tests.parallel.detached.work import calls, run_of
+from tests.parallel.detached.work import Fussy, calls, run_of
 from tests.standins import StandIn, standin
 from tests.standins.jobs import Store
 
@@ -41,6 +42,20 @@ def test_verbs_exclude_each_other_and_say_who_is_at_work(
     finally:
         lease.release()
     assert len(run.merge()) == 2
+
+
+def test_a_run_whose_merge_failed_is_not_merged(tmp_path: Path) -> None:
+    """A `merge` of the runner that raised is noted by `status`, until the verb has called it again."""
+    run = run_of(tmp_path / "a", runner=Fussy)
+    assert run.wait(600).done
+    with pytest.raises(ValueError, match="no square of 0"):
+        run.merge()
+    status = run.status()
+    assert not status.merged and "`espnet3-parallel merge` of a detached run" in status.notes[0]
+    assert any("are not merged yet" in note for note in read_facts(run.path).notes)
+    (tmp_path / "a/repaired").touch()
+    assert len(run.merge().splitlines()) == 12
+    assert run.status().merged and not run.status().notes
 
 
 def frames_of(error: BaseException) -> list[str]:

@@ -171,6 +171,14 @@ class Files(BaseRunner):
         return "".join((folder / "text").read_text(encoding="utf-8") for folder in shard_dirs)
 
 
+class Fussy(Files):
+    """Files whose merge fails until the file `repaired` is there."""
+
+    def merge(self, shard_dirs: list[Path]) -> str:
+        misbehave(0, Path(self.output_dir).parent, [0, "raise"])
+        return super().merge(shard_dirs)
+
+
 class Quiet(Files):
     @staticmethod
     def merge(shard_dirs: list[Path]) -> None:

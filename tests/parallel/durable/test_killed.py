@@ -10,7 +10,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
+from espnet3_parallel.main import main
 from tests.habits import rows
 from tests.parallel.durable.work import calls
 from tests.parallel.ledger.making import receipt_of
@@ -95,6 +97,34 @@ def test_of_two_drivers_at_once_one_runs(tmp_path: Path) -> None:
     assert "FolderInUseError" in refused
     assert re.search(rf"process {first.pid} on .* since 20", refused)
     assert calls(tmp_path / "log").total() == n
+
+
+@pytest.mark.parametrize("how", ["raise", "kill"])
+@pytest.mark.parametrize("runner", ["MergesAsTold", "WritesAsTold"])
+def test_a_run_is_complete_once_its_last_hook_has_returned(runner: str, how: str, tmp_path: Path) -> None:
+    """While `merge` or `write_outputs` raised or was killed a run is not complete; the same call runs it again."""
+    run = str(tmp_path / "run")
+    for after in (None, "before"):  # a new run, and one that was complete before
+        (tmp_path / "end").write_text(how)
+        with start(tmp_path, 20, 1, runner=runner) as driver:
+            said = driver.communicate()[1]
+        assert driver.returncode == (1 if how == "raise" else -signal.SIGKILL), said
+        assert how == "kill" or "the same call goes on with the merge" in said
+        assert receipt_of(tmp_path / "run").ok == 20, after  # the results can be read
+        for verb in ("status", "wait", "watch"):
+            done = CliRunner().invoke(main, [verb, run])
+            assert done.exit_code == 1, done.output
+        waited = " ".join(CliRunner().invoke(main, ["wait", run]).output.split())
+        assert "the same call of the runner merges it" in waited and "has failed, or was stopped" in waited
+        told = CliRunner().invoke(main, ["report", run, "--json"]).output
+        assert (
+            "20 of 20 items have an outcome, and no process works on it" in told and "To merge them" in told
+        )
+        with start(tmp_path, 20, 1, runner=runner) as driver:
+            said = driver.communicate()[1]
+        assert driver.returncode == 0, said
+        assert CliRunner().invoke(main, ["wait", run]).exit_code == 0
+    assert calls(tmp_path / "log").total() == 20
 
 
 def test_a_full_disk_is_said_and_nothing_is_lost(tmp_path: Path) -> None:

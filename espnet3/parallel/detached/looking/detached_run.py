@@ -38,7 +38,7 @@ from espnet3.parallel.ledger.files import Appender, NewLines, make_folder, refus
 from espnet3.parallel.ledger.folder import EVENTS, note_event, resumed
 from espnet3.parallel.ledger.lease import Lease, disk_now, holder_lives
 from espnet3.parallel.ledger.lines import decode, encode
-from espnet3.parallel.ledger.merge import Results, merge_splits
+from espnet3.parallel.ledger.merge import Results, merge_splits, note_finished
 from espnet3.parallel.ledger.split import FAILED, LEFT, OK, RESULTS, scan_splits
 from espnet3.parallel.messages import counted, html_table
 from espnet3.parallel.provenance.parts import LoadedCode
@@ -288,28 +288,32 @@ class DetachedRun(Sequence[JobRecord]):
             items = layout.items()
             notes: list[str] = []
             try:
-                receipt = merge_splits(layout.run, items, plan.indices_sha256, notes.append, plan.kind)
+                receipt = merge_splits(
+                    layout.run, items, plan.indices_sha256, notes.append, plan.kind, not plan.finishes
+                )
             except IncompleteRunError as error:
                 raise IncompleteRunError(error.problem, _waiting(run_status(layout, plan))) from None
             for note in notes:
                 _event(layout, "repaired", what=note)
             _event(layout, "merged", planned=receipt.planned, ok=receipt.ok, failed=receipt.failed)
-        spec = layout.template()
-        results = Results(layout.run)
-        if receipt.failed and spec.policy.on_error == "raise":
-            failure = results.failures[0]
-            raise item_error(recorded_error(failure), failure)
-        if not plan.hooks:
-            look_for_nones(spec.runner.name, results)
-        if not plan.finishes:
-            return results  # a runner is not made again, nor its module imported, for nothing
-        runner = _finishing_runner(layout, self._runner)
-        if resumed(True) != "force":
-            LoadedCode(plan.code).check("this process, which merges,")
-        if is_default(type(runner), "merge"):
-            runner.write_outputs(items, results)
-            return results
-        return runner.merge([layout.run / f"split.{shard}" for shard in range(plan.n_shards)])
+            spec = layout.template()
+            results = Results(layout.run)
+            if receipt.failed and spec.policy.on_error == "raise":
+                failure = results.failures[0]
+                raise item_error(recorded_error(failure), failure)
+            if not plan.hooks:
+                look_for_nones(spec.runner.name, results)
+            if not plan.finishes:
+                return results  # a runner is not made again, nor its module imported, for nothing
+            runner = _finishing_runner(layout, self._runner)
+            if resumed(True) != "force":
+                LoadedCode(plan.code).check("this process, which merges,")
+            if is_default(type(runner), "merge"):
+                runner.write_outputs(items, found := results)
+            else:
+                found = runner.merge([layout.run / f"split.{shard}" for shard in range(plan.n_shards)])
+            note_finished(layout.run)
+            return found
 
     @contextmanager
     def _driving(self, verb: str, patience: float = 0.0) -> Iterator[tuple[Layout, Plan, str]]:

@@ -22,7 +22,7 @@ from espnet3.parallel.detached.states import (
 )
 from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.lease import disk_now, holder_lives, holder_of
-from espnet3.parallel.ledger.merge import RECEIPT
+from espnet3.parallel.ledger.merge import UNFINISHED, is_finished
 from espnet3.parallel.messages import shortened
 from espnet3.parallel.provenance.parts import changed_files
 
@@ -63,8 +63,10 @@ def run_status(layout: Layout, plan: Plan) -> RunStatus:
             f"on_error is 'raise', so one failed item stops the run. Mend what it failed of, then `{again}`; or "
             f"`{again} --on-error record`, which keeps its failure and goes on with the other items"
         )
-    merged = (layout.run / RECEIPT).exists()
-    status = RunStatus(str(layout.run), plan.env, tuple(found), merged, ())
+    merged = is_finished(layout.run)
+    if merged is False:
+        notes.append(UNFINISHED)
+    status = RunStatus(str(layout.run), plan.env, tuple(found), bool(merged), ())
     if (driver := driver_of(layout.run)) and not status.alive:
         notes = [f"a driver is at work in this folder: {driver}"]
     elif merged and not status.done and not status.alive:
@@ -133,7 +135,7 @@ class FolderStatus:
     ok: int  # items with a result
     failed: int  # items with a failure
     alive: bool  # its driver is at work
-    merged: bool  # the merged files and their receipt are there
+    merged: bool  # the merged files are there, and what the runner makes of the whole
     driver: str = ""  # the driver that is at work: process, host, and since when; empty where none is
     notes: tuple[str, ...] = ()  # other remarks
 

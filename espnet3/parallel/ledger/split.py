@@ -302,7 +302,10 @@ class Scan(Counted):
         return place
 
     def _moved_place(self, line: bytes, at: int, was: int, checksum: int) -> tuple[int, int] | None:
-        position = self._by_index.get(split_line(line)[0])
+        index = split_line(line)[0]
+        if was < len(self._items) and index_json(self._items[was]) == index:
+            return was, checksum  # of an item that is in the list twice, no other place is known
+        position = self._by_index.get(index)
         if position is None:
             return None
         rest = line[line.index(b",", 5) : line.rindex(b',"crc":')]

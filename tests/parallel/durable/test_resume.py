@@ -179,6 +179,14 @@ def test_a_list_that_has_grown_goes_on(first: Any, then: Any, tmp_path: Path) ->
     assert calls(tmp_path / "log").total() == len(then)
 
 
+def test_items_that_are_in_a_list_twice_stay_where_they_are(tmp_path: Path) -> None:
+    """A list with equal items that grows at its end, twice, computes the new ones alone."""
+    for indices, computed in (([1, 2, 1, 3], 4), ([1, 2, 1, 3, 1, 4], 6), ([1, 2, 1, 3, 1, 4, 2], 7)):
+        results = make(tmp_path)(indices)
+        assert [one["square"] for one in results] == [index * index for index in indices]
+        assert calls(tmp_path / "log").total() == computed
+
+
 def test_a_list_in_another_order_is_another_run(tmp_path: Path) -> None:
     """The old indices must be in their order."""
     make(tmp_path)([1, 2, 3])

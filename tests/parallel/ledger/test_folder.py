@@ -54,8 +54,10 @@ def test_force_keeps_the_results_of_indices_that_still_exist(tmp_path: Path) -> 
     with begin(tmp_path, first, resume="force") as run:
         assert list(run.left()) == [2]
     twice = ["a", "a", "b"]
-    with begin(tmp_path, twice, resume="force") as run:  # which result belongs to which "a" nobody can tell
-        assert list(run.left()) == [0, 1]
+    with begin(tmp_path, twice, resume="force") as run:  # a result stays in its place
+        assert list(run.left()) == [1]
+    with begin(tmp_path, ["c", *twice], resume="force") as run:  # nobody can tell the place of one of two "a"
+        assert list(run.left()) == [0, 1, 2]
 
 
 def test_starting_anew_moves_the_old_run_aside(tmp_path: Path) -> None:

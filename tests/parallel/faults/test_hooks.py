@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel import BaseRunner, ParallelError, PoisonItemError, SignatureError
+from espnet3.parallel import BaseRunner, ItemFailure, ParallelError, PoisonItemError, SignatureError
 from tests.parallel.faults.workloads import BadHook, FailsThenEnds, Provider, TouchFile
 
 
@@ -46,6 +46,13 @@ class TestHooks:
         if hook != "write_record":
             assert str(caught.value).startswith("shard 3 failed on worker ")
             assert f" in {hook}, with no item in progress" in str(caught.value)
+
+    def test_that_crashes_at_an_item(self, folder: Path) -> None:
+        """With `on_error="record"` an item whose `write_record` ends its worker has failed, and the others go on."""
+        given = Provider({"hook": "write_record", "act": "leave"})
+        results = BadHook(given, progress=False, on_error="record", output_dir=folder / "out")(range(10))
+        failed = [one for one in results if isinstance(one, ItemFailure)]
+        assert [(one.index, one.cause) for one in failed] == [(3, "poison")] and len(results) == 10
 
     def test_that_crashes_after_an_error(self, folder: Path) -> None:
         """A worker that dies in close_writers after write_record has raised is no item's fault: none is named."""

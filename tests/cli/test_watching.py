@@ -100,7 +100,7 @@ def test_a_detached_run_shows_what_its_shards_are_in(tmp_path: Path) -> None:
         worker = facts.workers[0]
         assert (worker.name, worker.state) == ("shard 0", "running")
         assert worker.doing == "item 31" and worker.since > 0 and str(pid) in worker.where
-        assert facts.memory == worker.memory > 0 and facts.left == 4 - facts.status.ok
+        assert facts.memory == worker.memory > 0 and facts.status.items == 4
         assert facts.slow[0][1] == "item 31 of shard 0"
         let_go(folder, 31)
         assert run.wait(600).done

@@ -33,7 +33,7 @@ from espnet3.parallel.ledger.files import (
 from espnet3.parallel.ledger.identity import Identity, changed_packages, changes
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.lines import encode_failure, index_json
-from espnet3.parallel.ledger.merge import RECEIPT, Receipt, merge_splits, note_finished
+from espnet3.parallel.ledger.merge import RECEIPT, Receipt, merge_splits
 from espnet3.parallel.ledger.split import (
     DONE,
     ERRORS,
@@ -146,19 +146,14 @@ class OpenRun(Counted):
         note_event(self._events, kind, facts)
 
     def merge(self, finished: bool = True) -> Receipt:
-        """Write the merged, ordered files and the receipt that proves them; not `finished`: `finish` follows."""
+        """Write the merged, ordered files and the receipt that proves them; not `finished`: `note_finished` follows."""
         self.lease.check()
         self.split.sync()
-        receipt = merge_splits(
+        merged = merge_splits(
             self.path, self.items, self.items_sha256, self._note_repair, self._kind, finished
         )
-        self.event("merged", planned=receipt.planned, ok=receipt.ok, failed=receipt.failed)
-        return receipt
-
-    def finish(self) -> None:
-        """Note that the runner's own `merge` or `write_outputs` has returned: the run is complete."""
-        self.lease.check()
-        note_finished(self.path)
+        self.event("merged", planned=merged.planned, ok=merged.ok, failed=merged.failed)
+        return merged
 
     def _note_repair(self, sentence: str) -> None:
         if sentence not in self.repaired:  # the scan at the start has seen most of them

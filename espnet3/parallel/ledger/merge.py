@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, overload
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError, LedgerError
 from espnet3.parallel.ledger.files import Draft, lines_of, open_plain, read_record, write_json, writing
 from espnet3.parallel.ledger.lines import checked, failure_of, from_json, index_json, record_of, split_line
-from espnet3.parallel.ledger.split import ERRORS, LEFT, OK, RESULTS, SPLIT, Scan, scan_splits
+from espnet3.parallel.ledger.split import ERRORS, LEFT, OK, RESULTS, Scan, scan_splits
 from espnet3.parallel.messages import html_table
 from espnet3.parallel.records import ItemFailure, RunSummary
 
@@ -90,19 +90,14 @@ def _hash_of(path: str | os.PathLike[str]) -> str:
 
 
 def merge_splits(
-    path: Path,
-    items: Sequence[Any],
-    indices_sha256: str,
-    note: Callable[[str], None],
-    kind: str = SPLIT,
-    finished: bool = True,
+    path: Path, items: Sequence[Any], sha256: str, note: Callable[[str], None], kind: str, finished: bool
 ) -> Receipt:
     """Write results.jsonl, errors.jsonl and receipt.json from all splits.
 
     Memory is 13 bytes an index (2 where its line is in a span) and some 70 MB, however large the results are. Files
     that would not change are left as they are, so that a sequence read from them stays valid.
     """
-    scan = scan_splits(path, items, indices_sha256, kind=kind)
+    scan = scan_splits(path, items, sha256, kind=kind)
     for sentence in scan.repaired:
         note(sentence)
     if missing := scan.state.count(LEFT):
@@ -122,7 +117,7 @@ def merge_splits(
         planned=len(scan.state),
         ok=scan.ok,
         failed=dict(sorted(failed.items())),
-        indices_sha256=indices_sha256,
+        indices_sha256=sha256,
         results_sha256=hashes[0],
         errors_sha256=hashes[1],
         results_bytes=(path / RESULTS).stat().st_size,

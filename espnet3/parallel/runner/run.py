@@ -28,13 +28,7 @@ from espnet3.parallel.pilots.protocol import RunSpec
 from espnet3.parallel.records import Policy
 from espnet3.parallel.runner.arguments import check_builds, check_finishing, check_indices, checked
 from espnet3.parallel.runner.execute import outcomes
-from espnet3.parallel.runner.hooks import (
-    folder_entries,
-    in_lists,
-    is_default,
-    takes_lists,
-    writes_files,
-)
+from espnet3.parallel.runner.hooks import folder_entries, in_lists, is_default, takes_lists, writes_files
 from espnet3.parallel.runner.progress import Report
 from espnet3.parallel.timing.recorder import TimesRecorder
 
@@ -205,7 +199,7 @@ def _to_list(run: Run, spec: RunSpec, launch: Launch, report: Report) -> Any:
 
 def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Report) -> Any:
     from espnet3.parallel.ledger.folder import open_run, resumed  # here: it is a tenth of a second
-    from espnet3.parallel.ledger.merge import Results
+    from espnet3.parallel.ledger.merge import Results, note_finished
     from espnet3.parallel.ledger.split import FAILED
     from espnet3.parallel.provenance.parts import LoadedCode
     from espnet3.parallel.runner.shards import run_shards, shards_of
@@ -235,7 +229,8 @@ def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Repo
         report.end(summary)
         result = run.finish(Results(path), len(shards))
         if run.finishes:
-            folder.finish()
+            folder.lease.check()
+            note_finished(path)
         return result
 
 

@@ -245,12 +245,6 @@ class Span:
     ended: str  # "released" (it left in order), "died" (it gave no more sign of life) or "alive"
 
 
-def shard_spans(run: Path) -> list[Span]:
-    """Return the spans of the jobs of a detached run, by shard and then by time; empty where it has none."""
-    folders = split_folders(run / FOLDER, "shard")
-    return [one for folder in folders for one in spans(folder, folder.name.replace(".", " "), folder / DONE)]
-
-
 def spans(folder: Path, name: str, done: Path | None = None) -> Iterator[Span]:
     """Yield the spans of a folder's last leases; the mark `done` ends a shard, even if its job lives on."""
     for number in (numbers := sorted(lease_numbers(folder))):
@@ -391,7 +385,8 @@ class RunFacts:
 def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
     """Read a run's folder."""
     said = read_run(run)
-    sessions, drivers, shards = read_sessions(run), spans(run, "driver"), shard_spans(run)
+    sessions, drivers, jobs = read_sessions(run), spans(run, "driver"), split_folders(run / FOLDER, "shard")
+    shards = [one for job in jobs for one in spans(job, job.name.replace(".", " "), job / DONE)]
     outcomes, times = Outcomes(run, said), TimesReader(run).look()
     counts, sampled = folder_status(run, outcomes), ""
     failures = merged_failures(run, counts.failed) if counts.merged else outcomes.failures
@@ -402,10 +397,8 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
             begun[-1].ran += stint.items
     # the driver lives, or one of the jobs
     alive = counts.alive or any(span.ended == "alive" for span in shards)
-    computed = (
-        bool(shards) and not alive and counts.ok + counts.failed == counts.items
-    )  # by jobs, which merge nothing
-    complete = counts.merged or computed
+    # jobs merge nothing
+    complete = counts.merged or (bool(shards) and not alive and counts.ok + counts.failed == counts.items)
     if failures.unread:
         first = counts.failed - failures.unread
         sampled = f"{counts.failed:,} items failed: the causes are counted over the first {first:,} of them"

@@ -61,14 +61,10 @@ class LiveFacts:
     memory: int  # bytes that the run uses on this machine
 
     @property
-    def left(self) -> int:
-        """Items without an outcome."""
-        return self.status.items - self.status.ok - self.status.failed
-
-    @property
     def seconds_left(self) -> float | None:
         """How long the rest takes at this rate; None where there is none."""
-        return self.left / self.rate if self.rate and self.left else None
+        left = self.status.items - self.status.ok - self.status.failed
+        return left / self.rate if self.rate and left else None
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts as plain data: those of `status --json` and the others beside them."""

@@ -159,15 +159,13 @@ def _timeline(facts: RunFacts) -> str:
     legend = "".join(
         f'<span><i class="{kind}"></i>{name}</span>' for kind, name in _KINDS.items() if kind in used
     )
+    table = _table(("who", "what"), [(name, bar.title) for name, found in rows for bar in found])
     label = f"Timeline of {len(rows)} rows from {charts.clock(begin)} to {charts.clock(end)}"
     return (
         f'<p class="legend" aria-hidden="true">{legend}</p>'
         + charts.rows(rows, label, charts.moments(begin, end))
         + (f'<p class="dim">{escape(left)}</p>' if left else "")
-        + _folded(
-            "As a table",
-            _table(("who", "what"), [(name, bar.title) for name, found in rows for bar in found]),
-        )
+        + _folded("As a table", table)
     )
 
 
@@ -236,28 +234,16 @@ def _failures(facts: RunFacts) -> str:
 
 def _sessions(facts: RunFacts) -> str:
     names = ("session", "began", "it", "had", "ran", "failed", "retries", "deaths", "ended")
-    rows = []
+    rows, repaired = [], []
     for number, one in enumerate(facts.sessions):
         ended = one.error or {"": "without a word"}.get(one.ended, one.ended)
         if not one.ended and facts.state == "at work" and one is facts.sessions[-1]:
             ended = "at work"
-        rows.append(
-            (
-                str(number),
-                charts.clock(one.begin),
-                "resumed" if one.resumed else "started",
-                f"{one.ok_before + one.failed_before:,}",
-                f"{one.ran:,}",
-                *(f"{int(one.figure(n)):,}" if one.figures else "" for n in ("failed", "retries", "deaths")),
-                ended[:200],
-            )
-        )
-    found = [_table(names, rows)]
-    found += [
-        f"<p>Session {number}: {escape(sentence)}</p>"
-        for number, one in enumerate(facts.sessions)
-        for sentence in one.repaired
-    ]
+        it, had = "resumed" if one.resumed else "started", f"{one.ok_before + one.failed_before:,}"
+        figures = [f"{int(one.figure(n)):,}" if one.figures else "" for n in names[5:8]]
+        rows.append((str(number), charts.clock(one.begin), it, had, f"{one.ran:,}", *figures, ended[:200]))
+        repaired += [f"<p>Session {number}: {escape(sentence)}</p>" for sentence in one.repaired]
+    found = [_table(names, rows), *repaired]
     if facts.ends:
         unfinished = []
         for end in facts.ends:
@@ -305,11 +291,8 @@ def _recorded(facts: RunFacts) -> str:
         f"{escape('; '.join(map(str, one.get('forced', []))))}</p>"
         for one in said.get("history") or []
     )
-    return (
-        _table(("what", "value"), rows)
-        + history
-        + _folded("Configuration (secrets masked)", f"<pre>{escape(config)}</pre>")
-    )
+    folded = _folded("Configuration (secrets masked)", f"<pre>{escape(config)}</pre>")
+    return _table(("what", "value"), rows) + history + folded
 
 
 def _folded(title: str, body: str) -> str:

@@ -152,8 +152,7 @@ class DetachedRun(Sequence[JobRecord]):
             failed: Only of shards that ended without being done.
         """
         for shard, files in self._printed(failed):
-            text = "".join(tail(file) for file in files)
-            if text:
+            if text := "".join(map(tail, files)):
                 yield shard, text
 
     def follow(self, failed: bool = False) -> Iterator[tuple[int, str]]:

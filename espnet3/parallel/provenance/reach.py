@@ -365,7 +365,7 @@ class _Reach(Content):
                 self._put_there(own, name, value)
             for one in self.compared(name, value) if is_new else ():
                 self._value(own, f"{VALUE}{name}", one, world, name)
-                if not is_a(one, (FunctionType, type)):
+                if value is world[name] and not is_a(one, (FunctionType, type)):
                     self._origin(world, name)
 
     def _put_there(self, module: str, name: str, function: FunctionType) -> None:

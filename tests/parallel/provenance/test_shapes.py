@@ -215,6 +215,17 @@ def test_a_module_that_is_added_where_a_package_lists_its_modules_is_noticed(pac
     assert changed_parts(before, package.code()) == [f"{INSTALLED}: the modules of every has changed"]
 
 
+def test_parsed_arguments_of_another_module_count_as_far_as_they_are_read(package: Package) -> None:
+    """An argument that no code reads may differ, wherever the arguments are kept."""
+    package.write("program", program("hp.beam", "from options import hp"))
+    found = []
+    for beam, other in ((1, 1), (1, 2), (2, 2)):
+        package.write("options", f"import argparse\nhp = argparse.Namespace(beam={beam}, other={other})\n")
+        found.append(package.code())
+    assert changed_parts(found[0], found[1]) == []
+    assert changed_parts(found[1], found[2]) != []
+
+
 def test_what_a_decorator_keeps_beside_a_function_does_not_count(package: Package) -> None:
     """A counter and a memory that a wrapper has as attributes change with the items."""
     before = "def counted(fn):\n    total, known = 0, {}\n    def inner(*a):\n        nonlocal total\n"

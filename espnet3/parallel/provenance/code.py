@@ -198,7 +198,7 @@ def _flow(code: CodeType, steps: list[_Step], body: bool) -> list[Any]:
 
 def _steady(value: Any, body: bool = False) -> str:
     if isinstance(value, CodeType):
-        is_left_out = body and value.co_flags & _IS_FUNCTION
+        is_left_out = body and value.co_flags & _IS_FUNCTION and value.co_name[:1] != "<"
         return value.co_name if is_left_out else body_of(value).hash if body else facts_of(value).hash
     if isinstance(value, (tuple, frozenset)):
         parts = [_steady(one) for one in value]

@@ -12,6 +12,7 @@ import sys
 from bisect import bisect_left
 from collections import Counter, defaultdict, namedtuple
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
 from inspect import getattr_static
 from itertools import pairwise
@@ -442,6 +443,15 @@ def _place(steps: list[_Step], at: int, below: int, known: dict[str, _Place | No
     return known.get(name) if is_local else _part(steps, at - 1, known) if op in _PARTS else None
 
 
+def closure_of(function: FunctionType) -> dict[str, tuple[Any, Any]]:
+    """Return what a function uses of the function around it: the variables that are bound, each with its cell."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # not bound yet
+            found[name] = cell, cell.cell_contents
+    return found
+
+
 # A function, the class that it is a method of, whether it is given this class, and how code calls it: by its name, or
 # "name=" if setting an attribute calls it
 Function = namedtuple("Function", "function kind of_class called", defaults=(None, False, ""))
@@ -494,31 +504,33 @@ class Changed:
             of_kind |= {("", False, (name,)) for name in facts.texts}
         for variable, method in facts.asked:
             self._asked[id(world.get(variable))].add(method)
-        cells = dict(zip(code.co_freevars, met.function.__closure__ or (), strict=True))
-        around = {name: getattr(cell, "cell_contents", None) for name, cell in cells.items()}
+        cells = closure_of(met.function)
+        around = {name: one for name, (_, one) in cells.items()}
         for root, *place in changes:
             in_place = is_within(place[-1]) if place else False
             names = place[:-1] if in_place and len(place) > 1 else place
             if not in_place:
                 self._names.add(f"{names[-1]}=")
-            if root == "global" or (root == "free" and names[0] in around):
-                self._at(self._surely, world if root == "global" else around, names, place[-1], cells)
+            if (
+                root == "free" and names == place[:1] and names[0] in cells
+            ):  # it may be of other functions, too
+                if not in_place or may_change(around[names[0]], place[-1]):
+                    self._surely[id(cells[names[0]][0])].add(names[0])
+            elif root == "global" or (root == "free" and names[0] in cells):
+                self._at(self._surely, world if root == "global" else around, names, place[-1])
             elif root == "first" and met.kind is not None:
                 of_kind.add((met.called, met.of_class or in_place, tuple(names)))
             elif not in_place:
                 self._loose.add(names[-1])
         return True
 
-    def _at(
-        self, of: dict[int, set[str]], owner: Any, names: Sequence[str], end: str = "", cells: Any = None
-    ) -> None:
+    def _at(self, of: dict[int, set[str]], owner: Any, names: Sequence[str], end: str = "") -> None:
         value = owner
         for name in names:
             owner = vars(value) if is_a(value, ModuleType) else value
             value = dict.get(owner, name) if is_a(owner, dict) else getattr_static(owner, name, None)
         if not is_within(end) or may_change(value, end):
-            # a variable of a function that makes others is theirs by its cell
-            of[id(cells.get(names[0], owner) if cells and not names[1:] else owner)].add(names[-1])
+            of[id(owner)].add(names[-1])
 
     def of(self, value: Any, surely: bool = False) -> set[str]:
         """Return the names of a module, or the attributes of an object or a class, that may be changed.

@@ -28,6 +28,7 @@ from espnet3.parallel.provenance.code import (
     OF_LAYERS,
     WITHIN,
     changes_of,
+    closure_of,
     facts_of,
     is_within,
     may_change,
@@ -345,30 +346,24 @@ def given_to(
     function: FunctionType, called: str = "", compared: Any = None
 ) -> dict[str, tuple[Any, bool, Any]]:
     """Return a function's defaults, and what it reads of the function around it: value, whether it changes it, cell."""
-    code, defaults, around = function.__code__, function.__defaults__ or (), {}
-    cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
-    for name, cell in cells.items():
-        with suppress(ValueError):  # not bound yet
-            around[name] = used(None if name == "__class__" else cell.cell_contents, name, code, compared)
+    code, defaults, cells = function.__code__, function.__defaults__ or (), closure_of(function)
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
     given = {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}
     values = {("argument", name): one for name, one in given.items()}
-    values |= {("free", name): one for name, one in around.items()}
+    values |= {("free", name): one for name, (_, one) in cells.items()}
     changed = set()
     for root, *rest in changes_of(code) if values else ():
         place = (root, rest.pop(0)) if root != "first" else ("argument", code.co_varnames[0])
         if len(rest) != 1 or not is_within(rest[0]) or may_change(values.get(place), rest[0]):
             changed.add(place)
-    counts = {
-        name: left for name, one in given.items() for left in (compared(name, one) if compared else [one])
-    }
-    parts = [("argument", name, f"the default {name} of {called}", one) for name, one in counts.items()]
-    parts += [("free", name, f"{name} of {called}", one) for name, one in around.items()]
-    owners = [cells.get(name) if root == "free" else None for root, name, *_ in parts]
-    return {
-        phrase: (one, (root, name) in changed, owner)
-        for owner, (root, name, phrase, one) in zip(owners, parts, strict=True)
-    }
+    found: dict[str, tuple[Any, bool, Any]] = {}
+    for name, one in given.items():
+        for left in compared(name, one) if compared else [one]:
+            found[f"the default {name} of {called}"] = left, ("argument", name) in changed, None
+    for name, (cell, one) in cells.items():
+        counts = used(None if name == "__class__" else one, name, code, compared)
+        found[f"{name} of {called}"] = counts, ("free", name) in changed, cell
+    return found
 
 
 def _digest(kind: str, *parts: bytes) -> bytes:

@@ -511,26 +511,25 @@ class Changed:
             names = place[:-1] if in_place and len(place) > 1 else place
             if not in_place:
                 self._names.add(f"{names[-1]}=")
-            if (
-                root == "free" and names == place[:1] and names[0] in cells
-            ):  # it may be of other functions, too
-                if not in_place or may_change(around[names[0]], place[-1]):
-                    self._surely[id(cells[names[0]][0])].add(names[0])
-            elif root == "global" or (root == "free" and names[0] in cells):
-                self._at(self._surely, world if root == "global" else around, names, place[-1])
+            if root == "global":
+                self._at(self._surely, world, names, place[-1])
+            elif root == "free" and names[0] in cells:  # which may be of other functions, too
+                self._at(self._surely, around, names, place[-1], cells[names[0]][0])
             elif root == "first" and met.kind is not None:
                 of_kind.add((met.called, met.of_class or in_place, tuple(names)))
             elif not in_place:
                 self._loose.add(names[-1])
         return True
 
-    def _at(self, of: dict[int, set[str]], owner: Any, names: Sequence[str], end: str = "") -> None:
-        value = owner
+    def _at(
+        self, of: dict[int, set[str]], value: Any, names: Sequence[str], end: str = "", cell: Any = None
+    ) -> None:
+        owner = value
         for name in names:
             owner = vars(value) if is_a(value, ModuleType) else value
             value = dict.get(owner, name) if is_a(owner, dict) else getattr_static(owner, name, None)
         if not is_within(end) or may_change(value, end):
-            of[id(owner)].add(names[-1])
+            of[id(owner if cell is None or names[1:] else cell)].add(names[-1])
 
     def of(self, value: Any, surely: bool = False) -> set[str]:
         """Return the names of a module, or the attributes of an object or a class, that may be changed.

@@ -14,6 +14,7 @@ _CRASHES = frozenset(
 )
 THIS_PROCESS = "this process"  # the worker's name if the driver itself runs the items
 MEMORY_LIMIT = "memory_limit"  # a reason of `ProcessEnd`
+SHORT_WORK = 3.0  # seconds of work below which an efficiency says nothing
 
 
 @dataclass(frozen=True)  # with slots it would be pickled in Python, for each run
@@ -48,9 +49,6 @@ class NoItem(str):
 
     def __repr__(self) -> str:
         return str(self)
-
-
-SHORT_WORK = 3.0  # seconds of work below which an efficiency says nothing
 
 
 @dataclass(frozen=True, slots=True)

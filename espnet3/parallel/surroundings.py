@@ -14,6 +14,8 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+_LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
+
 
 class Part(NamedTuple):
     """One part of a process's surroundings; its value is plain data."""
@@ -37,9 +39,6 @@ def _umask() -> int | None:
     with open("/proc/self/status", "rb", 0) as status:  # `os.umask` would change it, for every thread
         said = status.read(256).partition(b"\nUmask:")[2].split(None, 1)
     return int(said[0], 8) if said else None  # Linux says it since 4.7; gVisor does not
-
-
-_LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
 
 
 def _limits() -> dict[str, int]:

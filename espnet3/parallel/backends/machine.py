@@ -12,6 +12,7 @@ import os
 import re
 import resource
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 # control groups: of version 2, and in a folder for each controller those of version 1
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
+_ASKS = re.compile(r"gres[=\s]\S*gpu|gpus?(_\w+)?\b\s*[=:]|--gpus|^-gpu\b|^-G\b|request_gpus|nvidia\.com/gpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +144,6 @@ def only_dask_cuda(options: Mapping[str, Any]) -> list[str]:
     return [name for name in options if name != GPU_VARIABLE and not has_option(row("local"), name)]
 
 
-_ASKS = re.compile(r"gres[=\s]\S*gpu|gpus?(_\w+)?\b\s*[=:]|--gpus|^-gpu\b|^-G\b|request_gpus|nvidia\.com/gpu")
-
-
 def asks_for_gpus(requests: Iterable[Any]) -> bool:
     """Return whether one of a job's requests is for GPUs: `--gres=gpu:2`, `select=1:ngpus=1`, `gpu=1`, `request_gpus`.
 
@@ -176,10 +175,8 @@ def all_memory() -> int:
 def _groups(controller: str) -> Iterator[Path]:
     # a container may see its own group at the root, while the process is said to be in one of the host
     own = ["0::/", f"0:{controller}:/"]
-    try:
+    with suppress(OSError):
         own += _OWN_GROUPS.read_text().splitlines()
-    except OSError:
-        pass
     for line in own:
         _, controllers, path = line.split(":", 2)
         if not controllers or controller in controllers.split(","):

@@ -34,8 +34,14 @@ _CLOCKS = datetime.timedelta(days=30)  # by which the clock of a node may be beh
 _VALID = datetime.timedelta(days=14)
 _KEYS = "espnet3-tls-"  # begins the name of a folder of keys
 _DRIVER = "driver.json"  # beside them: whose they are
-SCRATCH_VARIABLE = "DASK_TEMPORARY_DIRECTORY"
-"""The environment variable that names such a folder to Dask in a job."""
+_SERVERS = ("scheduler", "worker")
+_ROLES = (*_SERVERS, "client")
+# options by which a cluster of threads listens nevertheless
+_LISTEN = ("host", "interface", "protocol", "scheduler_port")
+# options by which the user chooses how processes speak: UCX knows no TLS
+_OWN = ("protocol", "security", "enable_tcp_over_ucx", "enable_infiniband", "enable_nvlink")
+PRELOAD = "espnet3.parallel.clusters.preload"  # the module that the processes of a run preload
+SCRATCH_VARIABLE = "DASK_TEMPORARY_DIRECTORY"  # names a folder for its files to Dask in a job
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +95,6 @@ def local_security(config: ParallelConfig) -> dict[str, Any]:
     if not threads and not is_encrypted(options) and _is_left_to_us(options, config.security, "this machine"):
         options["security"] = _security(*make_pair())  # workers get it from this process
     return options
-
-
-_LISTEN = ("host", "interface", "protocol", "scheduler_port")
-"""Options by which a cluster of threads listens nevertheless."""
-
-_OWN = ("protocol", "security", "enable_tcp_over_ucx", "enable_infiniband", "enable_nvlink")
-"""Options by which the user chooses how processes speak: UCX knows no TLS."""
 
 
 def is_encrypted(options: Mapping[str, Any]) -> bool:
@@ -211,9 +210,3 @@ def _remove_leftovers(place: str) -> None:
             lives = None  # its driver is just writing it, or an earlier version did not
         if lives is False or (lives is None and time.time() - status.st_mtime > _VALID.total_seconds()):
             shutil.rmtree(folder, ignore_errors=True)
-
-
-_SERVERS = ("scheduler", "worker")
-_ROLES = (*_SERVERS, "client")
-PRELOAD = "espnet3.parallel.clusters.preload"
-"""The module that the processes of a run preload."""

@@ -14,6 +14,12 @@ from collections.abc import Mapping
 from types import CodeType
 from typing import Any
 
+# the environment variable that `dask.config.global_config` is filled from
+INHERITED = "DASK_INTERNAL_INHERIT_CONFIG"
+# run by `python -m`, it starts the scheduler or the workers that the file of its `--spec-file` describes
+SPEC_MODULE = "distributed.cli.dask_spec"
+_OF_DASK = random.Random()  # noqa: S311  for samples and jitter, as Dask draws them now
+
 
 def pickled_as_by_dask(error: BaseException) -> bytes:
     """Return an exception as a worker would pickle it for the client; called while it is handled."""
@@ -89,14 +95,6 @@ def inherited_config(config: Mapping[str, Any]) -> str:
     return str(dask.config.serialize(dask.config.merge(dask.config.global_config, config)))
 
 
-INHERITED = "DASK_INTERNAL_INHERIT_CONFIG"
-"""The environment variable that `dask.config.global_config` is filled from."""
-
-
-SPEC_MODULE = "distributed.cli.dask_spec"
-"""Run by `python -m`, it starts the scheduler or the workers that the file of its `--spec-file` describes."""
-
-
 def default_config() -> dict[str, Any]:
     """Return Dask's configuration without anything of the user's: `dask.config.defaults`."""
     import dask
@@ -137,6 +135,3 @@ def leave_random_to_items() -> None:
     modules: Any = sizeof, utils_comm, core
     for module in modules:
         module.random = _OF_DASK
-
-
-_OF_DASK = random.Random()  # noqa: S311  for samples and jitter, as Dask draws them now

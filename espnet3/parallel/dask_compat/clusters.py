@@ -6,9 +6,15 @@ import asyncio
 import errno
 import resource
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 _END = 5.0  # seconds for a start that was cut off, or an event loop, to end
+_HANDSHAKE = 10.0  # seconds that a connection may take to prove who it is, or to send a request
+_AGAIN = 0.5  # seconds for which connections wait outside while this process has no descriptors for them
+_MOST = 1 << 20  # open files: some programs go through all that they may have
+_OWN = 64  # descriptors that no connection gets: what this process opens itself must not fail
+_FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class KeptCluster:
@@ -82,10 +88,8 @@ def give_up_cluster(cluster: Any) -> None:
     if runner is None or not runner.is_started():
         return
     ignore_errors_of_loop(cluster)
-    try:
+    with suppress(TimeoutError):  # a task of Dask's did not take its end
         runner.stop(timeout=_END)
-    except TimeoutError:  # a task of Dask's did not take its end
-        pass
 
 
 class StartsInTime:
@@ -118,13 +122,6 @@ async def close_connections(api: Any) -> None:
     session = getattr(api, "_session", None)
     if session is not None:
         await session.aclose()
-
-
-_HANDSHAKE = 10.0  # seconds that a connection may take to prove who it is, or to send a request
-_AGAIN = 0.5  # seconds for which connections wait outside while this process has no descriptors for them
-_MOST = 1 << 20  # open files: some programs go through all that they may have
-_OWN = 64  # descriptors that no connection gets: what this process opens itself must not fail
-_FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 def guard_listeners() -> None:
@@ -198,7 +195,7 @@ def ask_for_certificate(server: Any) -> None:
     """Have the HTTP server of a scheduler or worker ask for the run's certificate; stop it if that fails."""
     role = "worker" if hasattr(server, "nanny") else "scheduler"  # a scheduler has no nanny
     try:
-        limit_requests(server)
+        server.http_server.conn_params.header_timeout = _HANDSHAKE  # for each request
         server.http_server.ssl_options = server.security.get_listen_args(role)["ssl_context"]
     except BaseException:
         server.http_server.stop()  # Dask goes on after a preload that fails
@@ -219,13 +216,8 @@ def guarded(server_class: Any, guard: Callable[[Any], None]) -> Any:
 
 def put_before_pages(server: Any, make: Callable[[Any], Any]) -> None:
     """Have HTTP requests of a scheduler or worker answered by what `make` returns for what has answered them."""
-    limit_requests(server)
+    server.http_server.conn_params.header_timeout = _HANDSHAKE  # for each of them
     server.http_server.request_callback = make(server.http_server.request_callback)
-
-
-def limit_requests(server: Any) -> None:
-    """Give a connection to an HTTP server seconds for each request."""
-    server.http_server.conn_params.header_timeout = _HANDSHAKE
 
 
 async def kill_starting_worker(nanny: Any) -> None:

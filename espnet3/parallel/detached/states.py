@@ -22,6 +22,8 @@ from espnet3.parallel.records import ProcessEnd
 
 _WIDTH = 320  # bytes: each mark covers the one before in one write
 _LOOK = 0.1  # seconds between two attempts at a lease
+BEAT = 5.0  # seconds between two signs of life of a worker: a thousand of them share one disk
+GRACE = 10.0  # seconds from the request to end to the kill
 
 
 class Marks:
@@ -140,10 +142,6 @@ def count_failures(layout: Layout, shard: int, failed: int) -> None:
     make_folder(layout.failures)
     with open(open_to_write(file, 0), "wb") as opened:
         opened.truncate(failed)
-
-
-BEAT = 5.0  # seconds between two signs of life of a worker: a thousand of them share one disk
-GRACE = 10.0  # seconds from the request to end to the kill
 
 
 class JobState(str, Enum):

@@ -20,6 +20,7 @@ from espnet3.parallel.records import ItemFailure
 # raised by users' classes while they are pickled, loaded or shown; a KeyboardInterrupt is the user's own
 ANYTHING = (Exception, SystemExit, GeneratorExit)
 
+_MOST_CAUSES = 10  # that travel with an exception
 # of cudaGetErrorString, and NVML's of a GPU that is gone; those of one call alone, such as memory, are not among them
 _SPOILING = (
     *("uncorrectable ECC error", "uncorrectable NVLink error", "hardware stack error", "device-side assert"),
@@ -120,9 +121,6 @@ class RemoteTraceback(Exception):  # noqa: N818  not an error of its own: the wo
 
     def __str__(self) -> str:
         return printable(masked(f"\n\n{self.args[0]}"))
-
-
-_MOST_CAUSES = 10  # that travel with an exception
 
 
 def pickle_error(error: BaseException | None) -> bytes | None:

@@ -41,6 +41,7 @@ _IN_ONE = 500  # jobs that one command cancels at most
 _AGAIN = 1.0  # seconds until a task is cancelled once more
 _NO_OUTPUT = re.compile(r"^ended\.|\.(?:json|sh|sub|log)$")  # notes and scripts, and HTCondor's log of events
 _TO_COME = JobView(Meaning.WAITING, "not materialized yet")
+_limits: weakref.WeakKeyDictionary[Any, asyncio.Semaphore] = weakref.WeakKeyDictionary()  # by event loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,9 +335,6 @@ async def end_task(task: asyncio.Task[Any]) -> None:
     while not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=_AGAIN)
-
-
-_limits: weakref.WeakKeyDictionary[Any, asyncio.Semaphore] = weakref.WeakKeyDictionary()
 
 
 async def in_thread(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:

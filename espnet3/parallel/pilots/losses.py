@@ -35,6 +35,9 @@ _UNHEARD = 1.0  # seconds in which it is heard how a process ended: its socket m
 _SETUP_DEATHS = 3  # workers in a row that may die while they build the env
 _LOOK = 0.01  # seconds between looks while that is about to be known
 _EXCUSED = 3  # jobs that may end under the same chunk, or env: after more, it does not fit into one
+_GRACE = 1.0  # seconds over item_timeout after which a worker is taken to be unable to kill itself
+_LOOKS = 20  # at a worker's signs of life, per frozen_timeout
+_LEAST_PAUSE = 0.25  # seconds between two such looks: the driver looks around no more often
 _KILLED = ProcessEnd(signal=signal.SIGKILL)
 
 
@@ -170,11 +173,6 @@ class Losses:
             self.run.finish(after, failure, load_error(raised, failure), loss)
         else:
             self.run.work.put_back(after)
-
-
-_GRACE = 1.0  # seconds over item_timeout after which a worker is taken to be unable to kill itself
-_LOOKS = 20  # at a worker's signs of life, per frozen_timeout
-_LEAST_PAUSE = 0.25  # seconds between two such looks: the driver looks around no more often
 
 
 class SignsOfLife:

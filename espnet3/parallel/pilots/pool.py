@@ -36,6 +36,14 @@ from espnet3.parallel.records import ProcessEnd
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+logger = logging.getLogger(__name__)
+
+LIMIT = 5.0  # seconds for each step from a connection to its greeting
+_PAUSE = 0.1  # seconds after a connection that this process has no descriptor, thread or memory for
+BACKLOG = 1024  # connections that wait to be accepted
+_LONGEST = 90  # bytes of a folder's path: the address of a unix socket has 108 at most, on macOS 104
+_ENDS = 256  # lost slots that are remembered: more than any host loses at once
+
 
 @dataclass(slots=True, eq=False)
 class Slot:
@@ -169,15 +177,6 @@ class RunSlots(WorkerCluster):
 
     def fall_back(self) -> None:
         """Bring slots of another kind if workers are there and none can connect."""
-
-
-logger = logging.getLogger(__name__)
-
-LIMIT = 5.0  # seconds for each step from a connection to its greeting
-_PAUSE = 0.1  # seconds after a connection that this process has no descriptor, thread or memory for
-BACKLOG = 1024  # connections that wait to be accepted
-_LONGEST = 90  # bytes of a folder's path: the address of a unix socket has 108 at most, on macOS 104
-_ENDS = 256  # lost slots that are remembered: more than any host loses at once
 
 
 @dataclass(eq=False)

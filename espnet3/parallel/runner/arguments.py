@@ -26,6 +26,7 @@ from espnet3.parallel.errors import ConfigError, SignatureError, explained
 from espnet3.parallel.messages import did_you_mean, shown, warn_caller
 from espnet3.parallel.runner.hooks import MADE, is_default, takes_lists
 
+F = TypeVar("F", bound=Callable[..., Any])
 _TABLES = ("pandas", "polars", "cudf", "modin")
 
 _KINDS: dict[str, Sort] = {
@@ -124,9 +125,6 @@ def check_effects(runner: Any) -> None:
         only = getattr(kind.forward, MADE, False)
         now = "it is called for one index at a time" if only else "it is not called: forward is"
         warn_caller(f"{own.__qualname__} is there and batch_size is not, so {now}; give a batch_size")
-
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def with_suggestions(init: F) -> F:

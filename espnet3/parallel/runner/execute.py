@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from espnet3.parallel.clusters.client import EnvClient
 
 Pairs = Generator[tuple[Chunk, Block], None, None]
+_SLICE = 0.1  # seconds of work in this process between two looks at the progress bar
+_MOST_ITEMS = 1 << 18  # per chunk: the list of its results is this process's memory
 
 
 def runs_here(config: ParallelConfig) -> bool:
@@ -116,10 +118,6 @@ def outcomes(
         if show_dashboard and (address := dashboard_of(opened)) is not None:
             say(f"dashboard: {address}")
         yield from PilotRun(ClientSlots(opened), work, spec, config, may_take, shared, tally)
-
-
-_SLICE = 0.1  # seconds of work between two looks at the progress bar
-_MOST_ITEMS = 1 << 18  # per chunk: the list of its results is this process's memory
 
 
 def build_here(build: SetupFn, timeout: float | None) -> dict[str, object]:

@@ -29,6 +29,7 @@ from espnet3.parallel.pilots.protocol import Hello, forget, setup_report
 from espnet3.parallel.pilots.worker import Pilot, Slots
 
 _READ = 1 << 20  # bytes of an answer that are read at a time
+_calls: defaultdict[str, dict[int, Any]] = defaultdict(dict)  # of a worker's process, by pool and run
 
 # --- on a worker ---
 
@@ -62,9 +63,6 @@ class _Answer(Channel):
     def _end(self) -> None:
         with suppress(OSError):  # the task has what it waits for; a child of an item may hold the socket open
             self.sock.shutdown(socket.SHUT_RDWR)
-
-
-_calls: defaultdict[str, dict[int, Any]] = defaultdict(dict)  # by pool and run
 
 
 def run_task(pool: str, run: tuple[Any, ...], chunk: tuple[Any, ...]) -> bytes:

@@ -38,8 +38,6 @@ from espnet3.parallel.records import ItemFailure, NoItem, Policy, place_of
 from espnet3.parallel.runner.execute import outcomes, start_client
 
 _LINGER = 0.02  # seconds after its last call for which a run waits for the next one
-
-
 _UNANSWERED: weakref.WeakSet[Future[Any]] = weakref.WeakSet()
 
 

@@ -199,7 +199,8 @@ class EnvClient(_Untyped):  # type: ignore[misc]  # see above
         # tasks cut off on the loop fail now, and their log lines have no reader
         ignore_errors_of_loop(cluster)
         if isinstance(cluster, ForkedCluster):
-            cluster.kill_workers()
+            for each in list(cluster.supervisor.workers):
+                cluster.supervisor.stop(each, grace=0)
             if not cluster.processes:
                 cluster.sync(_close_threads, cluster, callback_timeout=_GRACE)
 

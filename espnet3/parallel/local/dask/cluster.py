@@ -61,12 +61,6 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def quiet_config() -> dict[str, Any]:
-    """Return the entries of `QUIET` that the user has not set."""
-    defaults, get = default_config(), dask.config.get
-    return {key: quiet for key, quiet in QUIET.items() if get(key, None) == get(key, None, config=defaults)}
-
-
 class ForkedWorker(ProcessInterface):
     """One local worker process, replaced when it dies; a `SpecCluster` worker, and the owner of what is supervised."""
 
@@ -183,11 +177,6 @@ class ForkedCluster(KeptCluster, LocalCluster, PrivatePages, SupervisedCluster):
             self._own.grow()
         return done
 
-    def kill_workers(self) -> None:
-        """SIGKILL every worker: an aborted run does not wait for items in progress."""
-        for each in list(self.supervisor.workers):
-            self.supervisor.stop(each, grace=0)
-
     async def before_closing(self) -> None:
         """End the workers first: Dask would retire them, and they would then log that their scheduler is lost."""
         await asyncio.gather(*(worker.close() for worker in list(self.workers.values())))
@@ -219,7 +208,9 @@ def local_cluster(config: ParallelConfig, options: Mapping[str, Any]) -> LocalCl
     if merged["dashboard_address"] is None:  # for Dask that is :8787 of every interface
         merged["dashboard_address"] = "127.0.0.1:0"
         merged["scheduler_kwargs"] = {**merged["scheduler_kwargs"], "dashboard": False}
-    with _ONE_BY_ONE, dask.config.set(quiet_config()):
+    defaults, get = default_config(), dask.config.get
+    quiet = {key: value for key, value in QUIET.items() if get(key, None) == get(key, None, config=defaults)}
+    with _ONE_BY_ONE, dask.config.set(quiet):
         processes = merged.pop("processes", True) is not False
         if not processes:
             # the HTTP server of a worker that is a thread would listen on every interface

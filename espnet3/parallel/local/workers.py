@@ -147,7 +147,11 @@ def on_own_workers(
     wanted = wanted_by(config)
     n = config.n_workers if most is None else max(1, min(config.n_workers, most))
     while True:
-        workers = _stayed(wanted) or _started(n, config, modules)
+        workers = _STAY.take()
+        if workers is not None and not (workers.made_for == wanted and workers.supervisor.is_whole()):
+            workers.close()
+            workers = None
+        workers = workers or _started(n, config, modules)
         workers.most = n
         try:
             yield from run(workers)
@@ -178,14 +182,6 @@ def _started(n: int, config: ParallelConfig, modules: Sequence[str]) -> OwnWorke
 def wanted_by(config: ParallelConfig) -> tuple[object, ...]:
     """Return the options and surroundings that processes would have now: with the same ones they can be used again."""
     return config.env, config.n_workers, repr(config.options), surroundings()
-
-
-def _stayed(wanted: tuple[object, ...]) -> OwnWorkers | None:
-    found = _STAY.take()
-    if found is None or (found.made_for == wanted and found.supervisor.is_whole()):
-        return found
-    found.close()
-    return None
 
 
 def end_idle() -> None:

@@ -297,8 +297,11 @@ def load(ref: ClassRef) -> type:
     """Return the class that was named, importing its module or running its script."""
     module = _load_script(ref) if ref.script else _import(ref)
     found = _find(module, ref.name)
-    if isinstance(found, FunctionType):
-        return _standing_for(found)
+    if isinstance(found, FunctionType):  # `functions` has made the two classes of it
+        static = staticmethod(found)
+        made = type(found.__name__, (), {"forward": static, "build_env_local": static, FUNCTION: static})
+        made.__module__, made.__qualname__ = found.__module__, found.__qualname__
+        return made
     if not isinstance(found, type):
         end = (
             "; where the script has no `if __name__ == '__main__':` guard, a job runs it only up to the first run or "
@@ -306,13 +309,6 @@ def load(ref: ClassRef) -> type:
         )
         raise ConfigError(f"{ref.file} does not define {ref.name}{end if ref.script else ''}")
     return found
-
-
-def _standing_for(function: FunctionType) -> type:
-    names = ("forward", "build_env_local", FUNCTION)
-    made = type(function.__name__, (), dict.fromkeys(names, staticmethod(function)))
-    made.__module__, made.__qualname__ = function.__module__, function.__qualname__
-    return made
 
 
 def _import(ref: ClassRef) -> ModuleType:

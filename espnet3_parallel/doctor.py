@@ -17,6 +17,7 @@ import click
 
 from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
 from espnet3.parallel.backends.machine import chosen_gpus
+from espnet3.parallel.backends.scheduler import of_user
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ParallelError, SubmissionError
@@ -145,7 +146,7 @@ def _look_at_scheduler(row: Backend, config: ParallelConfig, tell: Tell) -> None
         return
     tell(True, f"{command} is {place}")
     try:
-        said = run_command(row.scheduler.query(), seconds=30)
+        said = run_command(of_user(row.scheduler.listing), seconds=30)
         tell(said.status == 0, said.problem if said.status else f"{said.command.split()[0]} answers")
     except SubmissionError as error:  # the command's, and no word of jobs
         tell(False, f"{error.command}: {error.stderr}")

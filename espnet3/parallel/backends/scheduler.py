@@ -319,10 +319,6 @@ class Scheduler:
         """The number of elements that an array may have where the site does not set another."""
         return self.most - self.first + 1
 
-    def query(self) -> list[str]:
-        """Return the command that lists the jobs of this process's user."""
-        return of_user(self.listing)
-
     def read(self, output: str) -> dict[str, JobView]:
         """Return the listed jobs and elements by id; others may have ended, or be unknown."""
         views: dict[str, JobView] = {}

@@ -134,7 +134,7 @@ def submit(scheduler: Scheduler, ask: Callable[[], Said], count: int | None, oth
             raise SubmissionError(said.command, said.status, f"{said.all.strip()}\n({error})") from error
     except SubmissionError as error:
         if error.may_have_queued:
-            look = shlex.join(scheduler.query())
+            look = shlex.join(of_user(scheduler.listing))
             error.hint = f"Before it is submitted again, look for it in the queue: {look}"
         raise
 
@@ -183,7 +183,7 @@ class Listing:
 
 
 def _look(scheduler: Scheduler, ask: Ask, jobs: Sequence[str]) -> Listing:
-    said = ask(scheduler.query())
+    said = ask(of_user(scheduler.listing))
     views, problem, to_come = scheduler.read(said.out), said.problem, dict[str, int]()
     if scheduler.to_come is not None and not views.keys() >= set(jobs):
         # after the listing: an element that is made in between is left out by both, and asked about

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from espnet3.parallel.backends import BACKENDS
-from espnet3.parallel.backends.scheduler import NO_SUCH_JOB, JobAnswer
+from espnet3.parallel.backends.scheduler import NO_SUCH_JOB, JobAnswer, of_user
 from espnet3.parallel.jobs import commands
 from espnet3.parallel.jobs.commands import Said, inquire
 
@@ -130,5 +130,5 @@ def test_the_queue_is_asked_for_the_user_of_the_process(monkeypatch: pytest.Monk
     monkeypatch.setenv("USER", "somebody-else")
     slurm = BACKENDS["slurm"].scheduler
     assert slurm is not None
-    query = slurm.query()
+    query = of_user(slurm.listing)
     assert query[query.index("-u") + 1] == pwd.getpwuid(os.getuid()).pw_name

@@ -150,9 +150,7 @@ def _own() -> dict[str, Backend]:
 
 class _Table(Mapping[str, Backend]):
     def __getitem__(self, name: str) -> Backend:
-        if name in _WITHOUT_SCHEDULER:
-            return _WITHOUT_SCHEDULER[name]
-        return _own()[name]
+        return _WITHOUT_SCHEDULER.get(name) or _own()[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(_own())

@@ -36,7 +36,6 @@ def planned(config: ParallelConfig, n_shards: int) -> dict[str, tuple[str, str]]
             run="RUN",
             name="espnet3-NAME",
             tasks="RUN/detached/jobs/tasks.0.json",
-            folder="RUN/detached/jobs",
             n_workers=config.n_workers,
         )
         (job,) = manifests(facts, range(n_shards), options, PER_INDEX)

@@ -19,7 +19,7 @@ from espnet3.parallel.dask_compat.clusters import StartsInTime, give_up_cluster
 from espnet3.parallel.errors import ConfigError, NoWorkersError, ParallelError
 from espnet3.parallel.kube.guard import Guard, delete_cluster
 from espnet3.parallel.kube.manifests import RUN
-from espnet3.parallel.kube.server import Server, events_of, log_of, sentence
+from espnet3.parallel.kube.server import Server, events_of, holding, log_of, sentence
 from espnet3.parallel.kube.spec import cluster_spec, owner_of
 from espnet3.parallel.pilots.worker_cluster import WorkerCluster, listed, not_there
 
@@ -142,7 +142,7 @@ def _missing(server: Server, name: str) -> str:
     selector = f"dask.org/cluster-name={name}"
     try:
         pods = server.items(server.path("v1", "pods"), labelSelector=selector)
-        waiting = [pod for pod in pods if not _is_ready(pod)]
+        waiting = [pod for pod in pods if holding(pod.get("status", {}), "Ready") is None]
         shown = [_described(server, pod) for pod in waiting[:_SHOWN]]
     except ParallelError as error:
         return listed([], no_answer=str(error))
@@ -157,8 +157,3 @@ def _described(server: Server, pod: dict[str, Any]) -> str:
     look = f"kubectl -n {server.namespace} describe pod {name}"
     detail = "\n".join([*events_of(server, name), log_of(server, pod)]).strip()
     return not_there(f"pod {name}", sentence(pod), look, detail)
-
-
-def _is_ready(pod: dict[str, Any]) -> bool:
-    conditions = pod.get("status", {}).get("conditions", [])
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)

@@ -112,8 +112,7 @@ class JobFacts:
 
     run: str  # the value of their label `espnet3-run`
     name: str  # the beginning of their names
-    tasks: str  # the file that lists the shards
-    folder: str  # where the worker starts
+    tasks: str  # the file that lists the shards, in the folder where the worker starts
     n_workers: int  # pods at a time
     memory_factor: float = 1.0  # how many times the memory to ask for
 
@@ -182,7 +181,7 @@ def _pod(facts: JobFacts, options: Mapping[str, Any], index: str, final: int) ->
                 "name": "worker",
                 **({"image": options["image"]} if options.get("image") else {}),
                 **container,
-                "workingDir": facts.folder,
+                "workingDir": os.path.dirname(facts.tasks),
                 "command": command,
                 "env": variables(options),
                 "resources": more_memory(options.get("resources"), facts.memory_factor),

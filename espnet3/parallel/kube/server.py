@@ -210,12 +210,17 @@ def how_it_ended(pod: Mapping[str, Any]) -> tuple[int | None, str]:
     return ended.get("exitCode"), joined(ended)
 
 
+def holding(status: Mapping[str, Any], *kinds: str) -> Mapping[str, Any] | None:
+    """Return the first condition of these kinds that holds by the status of a pod or a Job."""
+    found = (each for each in status.get("conditions") or [] if each.get("status") == "True")
+    return next((each for each in found if each.get("type") in kinds), None)
+
+
 def is_disrupted(pod: Mapping[str, Any]) -> bool:
     """Return whether a pod ended because its node or its place was taken: no fault of its own."""
     status = pod.get("status", {})
-    conditions = status.get("conditions", [])
-    disrupted = any(c.get("type") == "DisruptionTarget" and c.get("status") == "True" for c in conditions)
-    return disrupted or status.get("reason") in ("Evicted", "Preempting", "NodeLost", "Shutdown")
+    reasons = ("Evicted", "Preempting", "NodeLost", "Shutdown")
+    return holding(status, "DisruptionTarget") is not None or status.get("reason") in reasons
 
 
 def is_going(pod: Mapping[str, Any]) -> bool:

@@ -18,7 +18,7 @@ from tests.parallel.kube.controller import refusals
 
 GOLDEN = Path(__file__).parent / "golden"
 TASKS = "/data/run/detached/jobs/tasks.0.json"
-FACTS = JobFacts("0123abcd", "espnet3-ann-11112222", TASKS, "/data/run", 8)
+FACTS = JobFacts("0123abcd", "espnet3-ann-11112222", TASKS, 8)
 OPTIONS = {
     "image": "lab/espnet:1",
     "resources": {

@@ -88,7 +88,6 @@ def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], facto
         run=_label(layout),
         name=kube.new_name(),
         tasks=str(tasks),
-        folder=str(folder),
         n_workers=plan.n_workers,
         memory_factor=factor,
     )
@@ -219,10 +218,8 @@ def _end(status: Mapping[str, Any], index: str) -> tuple[str, str]:
             return "Complete", ""
         if int(index) in kube.indices_of(status.get("failedIndexes")):
             return "Failed", "FailedIndexes"
-    for condition in status.get("conditions") or []:
-        if condition.get("type") in ("Complete", "Failed") and condition.get("status") == "True":
-            return condition["type"], api.joined(condition)
-    return "", ""
+    condition = api.holding(status, "Complete", "Failed")
+    return ("", "") if condition is None else (condition["type"], api.joined(condition))
 
 
 def _failure(name: str, pods: Sequence[Mapping[str, Any]], reason: str) -> tuple[JobState, str]:

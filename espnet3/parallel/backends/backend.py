@@ -109,9 +109,6 @@ def batch_backend(
     )
 
 
-# --- its package ---------------------------------------------------------------------------------------
-
-
 def load_module(name: str) -> ModuleType:
     """Import a module of a backend's package, as `interrupts_wait` does."""
     _name_the_user()

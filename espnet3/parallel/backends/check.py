@@ -187,8 +187,6 @@ def _are_variables(value: Any) -> bool:
     )
 
 
-# --- times and sizes as people write them -------------------------------------------------------------
-
 # patterns are texts: `re` compiles one at its first use, for which no start waits
 _ENDLESS = ("unlimited", "infinite", "infinity")
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
@@ -245,9 +243,6 @@ def is_memory_limit(value: Any) -> bool:
         text = value.strip().lower()
         return text in ("auto", "0") or is_size(text) or (text.isdigit() and is_size(int(text)))
     return is_number(value) and (0 <= value <= 1 or is_size(value))
-
-
-# --- values of options ---------------------------------------------------------------------------------
 
 
 _MAPPINGS: dict[str, Sort] = {

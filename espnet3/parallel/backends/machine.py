@@ -192,9 +192,6 @@ def _numbers(path: Path) -> list[int]:
         return []
 
 
-# --- the hosts of `env: ssh`, in all modes ---------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class SshHost:
     """A machine that is reached over SSH."""

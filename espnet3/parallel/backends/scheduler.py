@@ -26,9 +26,6 @@ _IDS = "{ids}"  # the word of a question's command that stands for many ids
 _AT_ONCE = 200  # ids in one command: the length of a command line has a limit
 
 
-# --- states of a job ---------------------------------------------------------------------------------
-
-
 class Meaning(Enum):
     """The meaning of a scheduler's word for a state: the end of the sentence "job 7 ...", and a shard's `JobState`."""
 
@@ -72,9 +69,6 @@ def words(**listed: str) -> Words:
     A word stands for every word that begins with it.
     """
     return {word: Meaning[name.upper()] for name, text in listed.items() for word in text.split()}
-
-
-# --- answers about a job -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +175,6 @@ def submitter() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return str(os.getuid())
-
-
-# --- the record --------------------------------------------------------------------------------------
 
 
 class SubmitBy(Enum):

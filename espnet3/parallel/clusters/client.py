@@ -317,9 +317,6 @@ async def _close_threads(cluster: Any) -> None:
     await asyncio.gather(*closing, return_exceptions=True)
 
 
-# --- the cluster of a block ---
-
-
 def _open_cluster(config: ParallelConfig, scratch: str) -> Any:
     row = BACKENDS[config.env]
     if own_processes(config):

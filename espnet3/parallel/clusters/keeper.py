@@ -138,8 +138,6 @@ class JobKeeper(WorkerCluster):
                 texts.append("\n".join([f"the end of {path}:", *(f"    {line}" for line in tail)]))
         return "\n".join(texts)
 
-    # --- the loop ---
-
     async def _watch(self) -> None:
         pause, before = _QUICK, None
         while True:
@@ -274,8 +272,6 @@ class JobKeeper(WorkerCluster):
                 f"{self._early} jobs in a row ended at their start, so no more are submitted. {text}"
             )
             logger.error("%s", self.broken)
-
-    # --- submission ---
 
     def _avoid(self, node: str) -> None:
         options = self._cluster.new_spec["options"]  # of further jobs

@@ -409,9 +409,6 @@ class Loop:
         return _Attempt(error, seconds)
 
 
-# --- batches that do not fit into memory, and lines for a run folder ---
-
-
 def is_too_large(error: BaseException, policy: Policy) -> bool:
     """Return whether a batch ran out of memory, and may be halved; with a seed, batches are of one item."""
     if not policy.split_batches or policy.seed is not None:

@@ -181,9 +181,6 @@ def boot_of(env: Mapping[str, str], **more: Any) -> dict[str, Any]:
     return {"surroundings": surroundings(), "env": env, **more}
 
 
-# --- a program's first run -------------------------------------------------------------------------
-
-
 class _Begun(threading.local):
     server: ForkServer | None = None  # that this thread's run begins with, until the run takes it
 

@@ -58,9 +58,6 @@ def _send(sock: socket.socket, message: dict[str, Any]) -> None:
         end_process()
 
 
-# --- slots alone ---
-
-
 def _serve_slots(sock: socket.socket, boot: dict[str, Any]) -> None:
     began = dict.fromkeys(sys.modules, _BEGAN), time.time()
     host, pid = socket.gethostname(), os.getpid()
@@ -117,9 +114,6 @@ def _edited(shared: dict[str, float], since: float) -> bool:
         except OSError:  # removed meanwhile
             return True
     return False
-
-
-# --- a worker of Dask's ---
 
 
 async def _serve_dask(sock: socket.socket, boot: dict[str, Any]) -> None:

@@ -58,8 +58,6 @@ class OwnWorkers(SupervisedCluster, RunSlots):
             self.pool.close()
             raise
 
-    # --- `RunSlots` ---
-
     def check(self) -> None:
         """Check that they have not been ended, and are this process's."""
         if os.getpid() != self._pid:
@@ -69,8 +67,6 @@ class OwnWorkers(SupervisedCluster, RunSlots):
             )
         if self.pool.closed:
             raise NoWorkersError("the worker processes of this run have been ended")
-
-    # --- from one run to the next ---
 
     def grow(self) -> None:
         """Have as many processes as the run may use, at least."""
@@ -87,9 +83,7 @@ class OwnWorkers(SupervisedCluster, RunSlots):
         self.supervisor.close(grace)
 
 
-# --- those that stay, of one run at most ---
-
-
+# the workers that stay, of one run at most
 class _Stay:
     _idle: OwnWorkers | None = None
     _thread: threading.Thread | None = None

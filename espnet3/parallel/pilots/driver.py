@@ -370,8 +370,6 @@ class PilotRun:
         self.finish(chunk, failure, error)
 
 
-# --- work goes out ---
-
 _AHEAD = 48 << 10  # bytes of chunks sent to a busy worker: they must fit in the socket's buffer (see _send)
 
 

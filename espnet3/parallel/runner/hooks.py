@@ -90,9 +90,6 @@ def _is_assigned(runner: type, name: str, function: Any) -> bool:
     return (function.__module__, function.__qualname__) != made_here and first not in ("self", "cls")
 
 
-# --- batches ----------------------------------------------------------------------------------------
-
-
 def in_batches_of_one(runner: Any) -> Callable[..., Any]:
     """Return a `forward` that calls a class's `batch_forward` with a list of one, and takes the same env entries.
 
@@ -123,9 +120,6 @@ def takes_lists(runner: type, batch_size: int | None) -> bool:
 def in_lists(items: Sequence[Any], size: int) -> list[list[Any]]:
     """Cut items into lists of `size`; the last one may be shorter."""
     return [list(items[at : at + size]) for at in range(0, len(items), size)]
-
-
-# --- writers ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,9 +213,7 @@ class Report:
         self._bar.draw(self._done, self._status(summary))
 
 
-# --- a forgotten `return` ---------------------------------------------------------------------------
-
-
+# warns of a forgotten `return`
 class _NoneWatch:
     def __init__(self, name: str, total: int) -> None:
         self._name = name
@@ -240,9 +238,6 @@ class _NoneWatch:
 def look_for_nones(name: str, results: Sequence[Any]) -> None:
     """Warn if the first results of a finished run are all None."""
     _NoneWatch(name, len(results)).see(results)
-
-
-# --- the figures in words ---------------------------------------------------------------------------
 
 
 def _rate(items: int, seconds: float) -> str:
@@ -292,9 +287,6 @@ def advice(s: RunSummary) -> str:
     told = sorted(((took, what) for what, took in lost.items() if took > _PART * s.seconds), reverse=True)
     causes = ", ".join(f"{what} took {_seconds(took)}" for took, what in told)
     return f"one worker would have been faster, about {_seconds(alone)} in place of {_seconds(s.seconds)}: {causes}"
-
-
-# --- the bar, and other output beside it ------------------------------------------------------------
 
 
 class _Bar:

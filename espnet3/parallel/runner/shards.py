@@ -222,9 +222,6 @@ def write_manifest(folder: Path, shard_subdir: str, begins: Sequence[int], items
     write_json(folder / MANIFEST, {"version": _ESPNET3_FORM, **entries, "shards": shards})
 
 
-# --- the driver -------------------------------------------------------------------------------------
-
-
 def run_shards(
     run: Any, folder: OpenRun, left: Sequence[Shard], spec: RunSpec, launch: Launch, report: Report
 ) -> None:

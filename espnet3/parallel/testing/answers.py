@@ -75,9 +75,6 @@ def _ways(
         yield "detached jobs", _detached(runner, items), False
 
 
-# --- the ways of running ---
-
-
 def _run(
     runner: Any, items: list[Any], n_workers: int = 1, batch_size: int | None = None, **changes: Any
 ) -> list[Any]:
@@ -111,9 +108,6 @@ def _changed(runner: Any, **changes: Any) -> Iterator[Path]:
             yield Path(folder)
     finally:
         vars(runner).update(before)
-
-
-# --- comparisons and reasons ---
 
 
 def equal(one: Any, other: Any) -> bool:

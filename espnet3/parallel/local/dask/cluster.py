@@ -120,8 +120,6 @@ class ForkedWorker(ProcessInterface):
         if over and not self._started.done():
             self._started.set_exception(NoWorkersError(process.failure or f"worker {self.name} was stopped"))
 
-    # --- called by its cluster ---
-
     async def close(self) -> None:
         """Ask the worker to stop; after two seconds, and for all that it started, SIGKILL."""
         if self.status != Status.closed:

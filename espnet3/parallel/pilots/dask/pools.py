@@ -101,8 +101,6 @@ class PilotHost(WorkerPlugin):
         with suppress(RuntimeError):  # the worker has ended
             self._worker.loop.add_callback(tell)
 
-    # --- at the worker's end ---
-
     async def teardown(self, worker: Any) -> None:
         """Take no more chunks, and let those in hand be answered: a worker at the end of its lifetime loses nothing."""
         worker.metrics.pop(self.name, None)

@@ -28,16 +28,8 @@ from typing import Any, Literal, TypedDict
 from espnet3.parallel.backends.scheduler import check_ids
 from espnet3.parallel.detached.job_spec import JobSpec, items_from_json, items_to_json, same_file
 from espnet3.parallel.errors import ConfigError
+from espnet3.parallel.ledger import files
 from espnet3.parallel.ledger.errors import DamagedFolderError
-from espnet3.parallel.ledger.files import (
-    lines_of,
-    make_folder,
-    open_plain,
-    read_json,
-    read_record,
-    write_json,
-    write_whole,
-)
 from espnet3.parallel.ledger.lines import DAMAGED, checked
 from espnet3.parallel.ledger.split import SESSION, SPLIT
 from espnet3.parallel.records import ProcessEnd
@@ -149,7 +141,7 @@ class Plan:
 
 def tail(file: Path) -> str:
     """Return the end of a file."""
-    with open_plain(file) as stream:
+    with files.open_plain(file) as stream:
         stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL))
         return stream.read().decode(errors="replace")
 
@@ -157,7 +149,7 @@ def tail(file: Path) -> str:
 def positions(file: Path) -> Iterator[int]:
     """Yield the positions of a file's whole lines; the merge reports the others."""
     with suppress(FileNotFoundError):
-        found = (checked(line)[0] for *_, line in lines_of(file))
+        found = (checked(line)[0] for *_, line in files.lines_of(file))
         yield from (position for position in found if position != DAMAGED)
 
 
@@ -188,7 +180,7 @@ class Layout:
 
     def read(self, name: str, like: type | None = None) -> dict[str, Any]:
         """Read one of the files that are written at submission."""
-        return read_json(self.folder / name, like, own=self.own)
+        return files.read_json(self.folder / name, like, own=self.own)
 
     @property
     def retrying(self) -> str:
@@ -206,7 +198,7 @@ class Layout:
     def plan(self) -> Plan:
         """Read the plan."""
         try:
-            plan = read_record(self.folder / PLAN, Plan, own=self.own)
+            plan = files.read_record(self.folder / PLAN, Plan, own=self.own)
         except FileNotFoundError:
             what = f"is not the folder of a detached run (it has no {FOLDER}/{PLAN})"
             raise ConfigError(
@@ -219,10 +211,10 @@ class Layout:
 
     def write_plan(self, plan: Plan, items: Sequence[Any] | None = None) -> None:
         """Write the plan, and the index list if it is new; the first process to write in a shard's folder makes it."""
-        make_folder(self.folder)
+        files.make_folder(self.folder)
         if items is not None:
-            write_whole(self.folder / INDICES, json.dumps(items_to_json(items)).encode())
-        write_json(self.folder / PLAN, asdict(plan))
+            files.write_whole(self.folder / INDICES, json.dumps(items_to_json(items)).encode())
+        files.write_json(self.folder / PLAN, asdict(plan))
 
     def is_there(self) -> bool:
         """Return whether the run is in its folder; an error of the disk does not prove that it is gone."""
@@ -239,7 +231,7 @@ class Layout:
 
     def write_template(self, spec: JobSpec) -> None:
         """Write the part of the specs that all shards share; its folder becomes the run's home."""
-        write_json(self.folder / TEMPLATE, spec.to_json())
+        files.write_json(self.folder / TEMPLATE, spec.to_json())
 
     def home(self) -> Path | None:
         """Return the folder that the last jobs were submitted for, if this one is a copy of it or was moved."""
@@ -268,17 +260,17 @@ class Layout:
     def note_jobs(self, jobs: dict[str, str], raised: dict[str, float]) -> None:
         """Note the jobs of a submission, by shard, and the factors for their memory."""
         every = {**self.jobs()["jobs"], **jobs}
-        write_json(self.folder / JOBS, {"raised": raised, "last": list(map(int, jobs)), "jobs": every})
+        files.write_json(self.folder / JOBS, {"raised": raised, "last": list(map(int, jobs)), "jobs": every})
 
     def order_stop(self, why: dict[str, Any]) -> None:
         """Tell all jobs to end; the first reason stays."""
         if not self.stop.exists():
-            write_json(self.stop, why)
+            files.write_json(self.stop, why)
 
     def stopped(self) -> dict[str, Any] | None:
         """Return why all jobs are to end; None if they are not."""
         try:
-            return read_json(self.stop, Stop)
+            return files.read_json(self.stop, Stop)
         except FileNotFoundError:
             return None
         except DamagedFolderError as error:  # an order was given, even if it cannot be read

@@ -20,16 +20,8 @@ from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.backends.machine import asks_for_gpus
 from espnet3.parallel.checks import own_attribute
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
-from espnet3.parallel.detached.job_spec import (
-    CHECKED,
-    GUARD,
-    ClassRef,
-    JobSpec,
-    job_environment,
-    provider_arguments,
-    record,
-    refer,
-)
+from espnet3.parallel.detached import job_spec
+from espnet3.parallel.detached.job_spec import ClassRef, JobSpec
 from espnet3.parallel.detached.launch.handover import hand_over, launcher, put_specs
 from espnet3.parallel.detached.layout import FOLDER, RUNNER, Layout, Plan
 from espnet3.parallel.detached.looking.detached_run import DetachedRun, runner_attributes
@@ -161,11 +153,11 @@ def _template(folder: Path, run: Run, config: ParallelConfig) -> JobSpec:
         shard=0,
         begin=0,
         items=range(0),
-        runner=refer(type(runner), "runner"),
-        provider=refer(type(runner.provider), "provider"),
-        arguments=provider_arguments(runner.provider),
+        runner=job_spec.refer(type(runner), "runner"),
+        provider=job_spec.refer(type(runner.provider), "provider"),
+        arguments=job_spec.provider_arguments(runner.provider),
         policy=run.policy,
-        surroundings=record(settings.variables or ()),
+        surroundings=job_spec.record(settings.variables or ()),
         max_failures=runner.max_failures,
         setup_timeout=timeout,
         walltime=set_walltime(row(config.env), dict(config.options)),
@@ -191,7 +183,7 @@ def try_as_a_job(spec: JobSpec, config: ParallelConfig) -> None:
                 stdout=subprocess.DEVNULL,
                 stderr=printed,
                 cwd=spec.run if os.path.isdir(spec.run) else "/",
-                env=job_environment(),
+                env=job_spec.job_environment(),
                 timeout=_SECONDS,
                 check=False,
             ).returncode
@@ -199,15 +191,15 @@ def try_as_a_job(spec: JobSpec, config: ParallelConfig) -> None:
             raise ConfigError(f"the jobs' interpreter {named!r} cannot be started: {error}") from error
         except subprocess.TimeoutExpired as error:
             raise ConfigError(
-                f"importing {spec.runner.file} in a detached job took more than {_SECONDS:g} s: {GUARD}"
+                f"importing {spec.runner.file} in a detached job took more than {_SECONDS:g} s: {job_spec.GUARD}"
             ) from error
         printed.seek(0)
         said = printed.read().decode(errors="replace").splitlines()
     if status == 0:
         return
-    found = next((line for line in reversed(said) if line.startswith(CHECKED)), None)
+    found = next((line for line in reversed(said) if line.startswith(job_spec.CHECKED)), None)
     if found is not None:
-        raise ConfigError(json.loads(found.removeprefix(CHECKED)))
+        raise ConfigError(json.loads(found.removeprefix(job_spec.CHECKED)))
     tail = "\n".join(said[-15:])
     raise ConfigError(f"a detached job cannot start with {named}:\n{tail}")
 

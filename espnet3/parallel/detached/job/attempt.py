@@ -16,31 +16,19 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from espnet3.parallel.detached import states
+from espnet3.parallel.detached.job import stopping
 from espnet3.parallel.detached.job.stopping import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_UNFINISHED,
-    IS_LATE,
     SHARD,
     StopNow,
-    Stopping,
-    guarded,
-    log_to,
     say,
 )
 from espnet3.parallel.detached.job_spec import JobSpec, load, make_provider, read_spec
 from espnet3.parallel.detached.layout import DONE, ENDED, Layout, positions, stretches
-from espnet3.parallel.detached.states import (
-    BEAT,
-    JobState,
-    LossFile,
-    Marks,
-    acquire,
-    count_failures,
-    is_free,
-    job_of,
-    said_its_end,
-)
+from espnet3.parallel.detached.states import BEAT, JobState
 from espnet3.parallel.engine.blame import History, Loss
 from espnet3.parallel.engine.exceptions import describe_error
 from espnet3.parallel.engine.loop import KEEP, Block, Call, Loop, on_a_worker, run_items, to_lines
@@ -97,10 +85,10 @@ class Job:
         if not self.spec.guarded:
             return self._work()
         limit = self.spec.policy.item_timeout or float("inf")
-        return guarded(self._work, limit, self.layout, self.place)
+        return stopping.guarded(self._work, limit, self.layout, self.place)
 
     def _work(self) -> int:
-        self.stopping = Stopping(self.layout, self.spec.walltime, self.began)
+        self.stopping = stopping.Stopping(self.layout, self.spec.walltime, self.began)
         self.stopping.listen()
         self._held: Lease | None = None
         try:
@@ -118,7 +106,7 @@ class Job:
                 self._held.release()
 
     def _run_shards(self) -> int:
-        left_to_others = job_of(self.layout.shard(self.spec.shard)) not in (None, self.spec.shard)
+        left_to_others = states.job_of(self.layout.shard(self.spec.shard)) not in (None, self.spec.shard)
         for shard in self.shards:
             lease = self._take(shard)
             if lease is not None:
@@ -129,7 +117,7 @@ class Job:
                 if shard != spec.shard:
                     spec = read_spec(self.layout.spec(shard), self.own)
                     say(f"going on with shard {shard}")
-                    log_to(self.layout.shard(shard))
+                    stopping.log_to(self.layout.shard(shard))
                     say(f"the job of shard {self.spec.shard} goes on here")
                 status = _Attempt(spec, self, lease).run()
                 stops = status != EXIT_DONE or self.stopping.now() or self.layout.stopped() is not None
@@ -145,16 +133,16 @@ class Job:
         folder, own, job = self.layout.shard(shard), shard == self.spec.shard, self.spec.shard
         if (folder / DONE).exists():
             return None
-        before = job_of(folder)
+        before = states.job_of(folder)
         again = before == job or (own and before is None)  # an earlier start of this job had it, or none had
-        failed = (said_its_end(folder) or {}).get("state") == JobState.FAILED
-        if not (again or is_free(folder) or (own and not failed)):
+        failed = (states.said_its_end(folder) or {}).get("state") == JobState.FAILED
+        if not (again or states.is_free(folder) or (own and not failed)):
             return None
         make_folder(folder)
         lease = Lease(folder, BEAT)
         try:
             # on a host that is dead an earlier start counts as alive for a while
-            acquire(lease, f"shard {job}", _PATIENCE if again else 0.0, self.stopping.now)
+            states.acquire(lease, f"shard {job}", _PATIENCE if again else 0.0, self.stopping.now)
         except FolderInUseError:
             if own and again:
                 raise
@@ -180,9 +168,9 @@ class _Attempt(Counted):
         self.stopping = job.stopping
         self.folder = self.layout.shard(spec.shard)
         self.worker = f"shard {spec.shard} on {os.uname().nodename}"
-        self.losses = LossFile(self.folder)
+        self.losses = states.LossFile(self.folder)
         job.place[SHARD] = spec.shard
-        self.marks = Marks(self.folder, self.losses)
+        self.marks = states.Marks(self.folder, self.losses)
         self.stopping.begin(self.folder, self.marks)
         history = History(spec.policy, self.losses.losses)
         self.suspects = set(history.suspects)  # positions that go one by one, and those that have failed
@@ -387,7 +375,7 @@ class _Attempt(Counted):
         begin, limit, total = time.monotonic(), self.spec.max_failures, self.job.plan.bounds[-1]
         if limit is not None and more:
             self.n_failed += more
-            count_failures(self.layout, self.spec.shard, self.n_failed)
+            states.count_failures(self.layout, self.spec.shard, self.n_failed)
         if limit is None or not self.n_failed or (begin < self.next_look and not last):
             return
         failed = sum(entry.stat().st_size for entry in os.scandir(self.layout.failures))
@@ -409,7 +397,7 @@ class _Attempt(Counted):
             begin = self.begin + late.position
             why = late.seconds, late.stack, late.error
             self.losses.add(Loss(begin, late.items, ProcessEnd(signal=signal.SIGKILL), True, True, *why))
-            self.job.place[IS_LATE] = True
+            self.job.place[stopping.IS_LATE] = True
             self.marks.note(stopping=True)
             did = (
                 f"took {late.seconds:.1f} s" if late.error is None else f"raised {': '.join(late.error[:2])}"

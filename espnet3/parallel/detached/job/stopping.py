@@ -17,17 +17,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from espnet3.parallel.detached import states
 from espnet3.parallel.detached.layout import ENDED, LOG, Layout
-from espnet3.parallel.detached.states import (
-    GRACE,
-    JobState,
-    LossFile,
-    Marks,
-    excuse_dead,
-    job_name,
-    note_end,
-    read_mark,
-)
+from espnet3.parallel.detached.states import GRACE, JobState, LossFile, job_name, note_end
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.ledger.errors import FolderWriteError
 from espnet3.parallel.ledger.files import open_to_write, write_json
@@ -74,7 +66,7 @@ class Stopping:
         self.signal: signal.Signals | None = None  # what an item has started may have been sent it, too
         self.order: dict[str, Any] | None = None  # to the run to stop, by a user or by another shard
         self._no_time = ""  # why no item is begun any more, where time is short
-        self._marks: Marks | None = None
+        self._marks: states.Marks | None = None
         self._early: Path | None = None  # the file of an early end; None: nothing is written any more
         self._lock = threading.Lock()
 
@@ -101,7 +93,7 @@ class Stopping:
                 usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
                 signal.signal(number, usual)
 
-    def begin(self, folder: Path, marks: Marks) -> None:
+    def begin(self, folder: Path, marks: states.Marks) -> None:
         """Write early ends for a shard, whose lease is held."""
         self._early, self._marks = folder / ENDED, marks
         self._early.unlink(missing_ok=True)  # an earlier attempt's
@@ -258,7 +250,7 @@ def _watch(child: psutil.Process, layout: Layout, place: memoryview, limit: floa
         with contextlib.suppress(psutil.TimeoutExpired):
             return int(child.wait(look) or 0)
         folder = layout.shard(place[SHARD])
-        mark = read_mark(folder)
+        mark = states.read_mark(folder)
         own = (mark.get("job"), mark.get("pid")) == (job, child.pid) and mark.get("in_flight")
         now = mark.get("since") if own else None
         # counted in looks, not by the clock: a job that was suspended is not late
@@ -269,7 +261,7 @@ def _watch(child: psutil.Process, layout: Layout, place: memoryview, limit: floa
             begin, end = mark["in_flight"]
             LossFile(folder).add(Loss(begin, end - begin, ProcessEnd(signal=signal.SIGKILL), seconds=stuck))
             place[IS_LATE] = True
-            excuse_dead(folder)
+            states.excuse_dead(folder)
             return -signal.SIGKILL
 
 

@@ -19,30 +19,15 @@ from collections import Counter, deque
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from espnet3.parallel.backends import Kind, row
+from espnet3.parallel.backends import Kind, machine, row
 from espnet3.parallel.backends.backend import require_package
-from espnet3.parallel.backends.machine import (
-    SshHost,
-    chosen_gpus,
-    gpu_env,
-    ssh_hosts,
-    unreachable,
-    worker_hosts,
-)
+from espnet3.parallel.backends.machine import chosen_gpus
 from espnet3.parallel.config import ParallelConfig
+from espnet3.parallel.detached import states
 from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, log_to, say
 from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan, Tasks, tail
-from espnet3.parallel.detached.states import (
-    GRACE,
-    JobState,
-    Queue,
-    acquire,
-    excuse_dead,
-    job_name,
-    note_end,
-    read_mark,
-)
+from espnet3.parallel.detached.states import GRACE, JobState, Queue
 from espnet3.parallel.errors import NoWorkersError, ParallelError
 from espnet3.parallel.jobs.script import export_path, in_sh, python_words
 from espnet3.parallel.ledger.files import make_folder, open_to_write, write_json
@@ -107,7 +92,7 @@ def _start_on_hosts(layout: Layout, plan: Plan) -> None:
     import asyncio  # a supervisor, which this module is too, needs none of it
 
     require_package(row(plan.env))
-    used = worker_hosts(ssh_hosts(plan.options))[: plan.n_workers]
+    used = machine.worker_hosts(machine.ssh_hosts(plan.options))[: plan.n_workers]
     lines = [_line(layout, host, f"{number}/{len(used)}") for number, host in enumerate(used)]
 
     async def start_all() -> list[str]:
@@ -121,7 +106,7 @@ def _start_on_hosts(layout: Layout, plan: Plan) -> None:
         print(f"the run goes on without a host: {line}", flush=True)
 
 
-def _line(layout: Layout, host: SshHost, part: str) -> str:
+def _line(layout: Layout, host: machine.SshHost, part: str) -> str:
     python = host.python or sys.executable
     if os.sep in python:  # else PATH resolves it
         python = os.path.join(layout.template().surroundings.cwd, python)
@@ -130,7 +115,7 @@ def _line(layout: Layout, host: SshHost, part: str) -> str:
     return in_sh(lines)  # the login shell there may be any
 
 
-async def _start_one(host: SshHost, line: str) -> str:
+async def _start_one(host: machine.SshHost, line: str) -> str:
     import asyncio
 
     import asyncssh
@@ -140,7 +125,7 @@ async def _start_one(host: SshHost, line: str) -> str:
         async with asyncssh.connect(host.name, **options) as connection:
             done = await asyncio.wait_for(connection.run(line, check=False), _SECONDS)
     except (OSError, asyncssh.Error, asyncio.TimeoutError) as error:
-        return f"cannot be reached: {unreachable(error, options)}"
+        return f"cannot be reached: {machine.unreachable(error, options)}"
     said = str(done.stdout or "").strip()
     if said.splitlines()[-1:] == [READY]:
         return READY
@@ -220,23 +205,23 @@ class Supervisor:
                 stdout=log,
                 stderr=log,
                 cwd=folder,
-                env={**job_environment(), **gpu_env(self.gpus, slot)},
+                env={**job_environment(), **machine.gpu_env(self.gpus, slot)},
                 start_new_session=True,
             )
 
     def _ended(self, shard: int, process: subprocess.Popen[bytes]) -> None:
         status = process.returncode
         kill_group(process.pid)  # the processes that the job left behind
-        job = job_name(process.pid)
+        job = states.job_name(process.pid)
         left = (other for other in self.places if not (self.layout.shard(other) / DONE).exists())
-        taken = (other for other in left if read_mark(self.layout.shard(other)).get("job") == job)
+        taken = (other for other in left if states.read_mark(self.layout.shard(other)).get("job") == job)
         shard = next(taken, shard)
         folder = self.layout.shard(shard)
         say(f"shard {shard} ended with {status}")
         if self._killing and status == -signal.SIGKILL:  # by this process, whatever item it was in
-            excuse_dead(folder)
+            states.excuse_dead(folder)
             self._note_stop(shard, f"killed {GRACE:g} s after it was asked to end, in the middle of an item")
-        at_work = note_end(folder, job, ProcessEnd.from_returncode(status))
+        at_work = states.note_end(folder, job, ProcessEnd.from_returncode(status))
         self._settle(shard, status, at_work)
 
     def _settle(self, shard: int, status: int, at_work: bool) -> None:
@@ -247,7 +232,7 @@ class Supervisor:
             self.todo.append(shard)
             return
         folder = self.layout.shard(shard)
-        mark = read_mark(folder)
+        mark = states.read_mark(folder)
         place = shard, mark.get("ok", 0), mark.get("failed", 0)
         self._deaths[place] += 1
         if self._deaths[place] < _DEATHS:
@@ -263,7 +248,7 @@ class Supervisor:
         for shard in self.todo if self.stopping else ():
             if holder_lives(self.layout.shard(shard), now):
                 continue  # another host's
-            begun = read_mark(self.layout.shard(shard))
+            begun = states.read_mark(self.layout.shard(shard))
             self._note_stop(shard, state=JobState.UNFINISHED if begun else JobState.NOT_STARTED)
 
     def _note_stop(self, shard: int, how: str = "", state: JobState = JobState.UNFINISHED) -> None:
@@ -290,7 +275,7 @@ def main(run: str, part: str = "0/1") -> int:
     make_folder(folder)
     lease = Lease(folder)
     try:
-        acquire(lease, "supervisor", _PATIENCE)
+        states.acquire(lease, "supervisor", _PATIENCE)
         plan = layout.plan()
         each, more = divmod(plan.n_workers, n_hosts)
         plan = replace(plan, n_workers=each + (number < more))  # its share of the jobs at a time

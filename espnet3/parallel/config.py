@@ -9,6 +9,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
+from espnet3.parallel import checks
 from espnet3.parallel.backends import BACKENDS, Backend, Kind, unknown_env
 from espnet3.parallel.backends.check import (
     MISSING,
@@ -18,21 +19,6 @@ from espnet3.parallel.backends.check import (
     misplaced_in_trainer,
     option_problems,
     unknown_key,
-)
-from espnet3.parallel.checks import (
-    FLAG,
-    MOST_SECONDS,
-    Choice,
-    Fits,
-    Number,
-    Sort,
-    Whole,
-    as_python,
-    is_number,
-    is_whole,
-    lists,
-    loaded,
-    problem,
 )
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, masked, named, shown, warn_caller
@@ -54,7 +40,7 @@ def registered(config: Any) -> Any:
     kept = {key: config[key] for key in config if key not in _NAMES}
     given = {key: parsed[key] for key in _NAMES if key in config or key in ("env", "n_workers", "options")}
     plain = _plain({**kept, **given}, "", [])
-    return loaded("omegaconf").OmegaConf.create(plain, flags={"allow_objects": True})
+    return checks.loaded("omegaconf").OmegaConf.create(plain, flags={"allow_objects": True})
 
 
 class Options(Mapping[str, Any]):
@@ -82,24 +68,24 @@ class Options(Mapping[str, Any]):
         return repr(masked(self._values))
 
 
-def _key(default: Any, sort: Sort) -> Any:
+def _key(default: Any, sort: checks.Sort) -> Any:
     return field(default=default, metadata={"sort": sort})
 
 
-_seconds = partial(Number, most=MOST_SECONDS, unit=" of seconds", example="600")
+_seconds = partial(checks.Number, most=checks.MOST_SECONDS, unit=" of seconds", example="600")
 
 
 def _is_adapt(value: Any) -> bool:
     return (
         isinstance(value, dict)
         and set(value) == {"minimum", "maximum"}
-        and all(is_whole(n) for n in value.values())
+        and all(checks.is_whole(n) for n in value.values())
         and 0 <= value["minimum"] <= value["maximum"] <= _MOST_WORKERS
         and value["maximum"] > 0
     )
 
 
-_ADAPT = Fits(
+_ADAPT = checks.Fits(
     _is_adapt,
     "such as adapt: {minimum: 0, maximum: 64}, numbers of workers with 0 <= minimum <= maximum, and maximum from 1 "
     f"to {_MOST_WORKERS}",
@@ -131,7 +117,7 @@ class ParallelConfig(Mapping[str, Any]):
 
     env: str = "local"
     n_workers: int = _key(
-        1, Whole(least=1, most=_MOST_WORKERS, example="4 (under local also auto: all processors)")
+        1, checks.Whole(least=1, most=_MOST_WORKERS, example="4 (under local also auto: all processors)")
     )
     options: Mapping[str, Any] = field(default_factory=dict)
     setup_timeout: float | None = _key(None, _seconds(above=0, none="null for no limit"))
@@ -139,7 +125,7 @@ class ParallelConfig(Mapping[str, Any]):
     frozen_timeout: float | None = _key(300.0, _seconds(above=2, none="null for no limit"))
     idle_timeout: float = _key(5.0, _seconds(least=0))
     detached: Mapping[str, Any] = field(default_factory=dict)
-    security: str = _key("auto", Choice(("auto", "on", "off")))
+    security: str = _key("auto", checks.Choice(("auto", "on", "off")))
     adapt: Mapping[str, int] | None = _key(None, _ADAPT)
 
     @classmethod
@@ -189,7 +175,7 @@ def _checked(config: Any) -> dict[str, Any]:
         if sort is not None and name in raw and not is_missing(given):
             raw[name] = _as_meant(name, given, backend)
             if refusal := sort.refusal(raw[name]) or _refused_by_kind(backend, name, raw[name]):
-                problems.append(problem(name, given, refusal))
+                problems.append(checks.problem(name, given, refusal))
     for name in ("options", "detached"):
         raw[name] = {} if raw.get(name) is None else raw[name]  # a line `options:` with nothing after it
     problems += option_problems(backend, raw["options"]) + _detached_problems(raw["detached"])
@@ -230,7 +216,7 @@ def check_trainer(block: Any, known: Sequence[str] = ()) -> None:
         if not refusal and known and key not in known:
             refusal = f"lightning.Trainer has no such argument.{did_you_mean(key, known)}"
         if refusal:
-            problems.append(problem(str(key), _entry(block, key, str(key), problems), refusal))
+            problems.append(checks.problem(str(key), _entry(block, key, str(key), problems), refusal))
     if problems:
         raise _wrong(problems, "trainer")
 
@@ -287,7 +273,7 @@ def _as_meant(name: str, value: Any, backend: Backend | None) -> Any:
         return int(value)
     if name == "security" and isinstance(value, bool):  # YAML reads on and off so
         return "on" if value else "off"
-    is_time = name.endswith("_timeout") and is_number(value) and abs(value) <= MOST_SECONDS
+    is_time = name.endswith("_timeout") and checks.is_number(value) and abs(value) <= checks.MOST_SECONDS
     return float(value) if is_time else value
 
 
@@ -306,19 +292,19 @@ class DetachedSettings:
     """How a detached run is cut and sent."""
 
     # number of shards; None: four for each worker, so that slow ones even out
-    shards: int | None = _key(None, Whole(least=1, none="null"))
+    shards: int | None = _key(None, checks.Whole(least=1, none="null"))
     # environment variables to record at submission and to set in the jobs
     variables: Sequence[str] | None = _key(
-        None, Fits(lists(str), "a list of names of environment variables", none="null")
+        None, checks.Fits(checks.lists(str), "a list of names of environment variables", none="null")
     )
     # copy the user's code at submission: later edits do not reach queued jobs
-    snapshot: bool = _key(False, FLAG)
+    snapshot: bool = _key(False, checks.FLAG)
     # the largest index the site allows in a job array; None: the scheduler's own
-    array_limit: int | None = _key(None, Whole(least=1, none="null"))
+    array_limit: int | None = _key(None, checks.Whole(least=1, none="null"))
     # factor by which `retry` raises the memory after an out-of-memory kill
-    retry_memory_factor: float | None = _key(None, Number(above=1, none="null", example="1.5"))
+    retry_memory_factor: float | None = _key(None, checks.Number(above=1, none="null", example="1.5"))
     # have the scheduler requeue a job that stops at its walltime or is preempted
-    requeue: bool = _key(True, FLAG)
+    requeue: bool = _key(True, checks.FLAG)
 
 
 def _detached_problems(block: Any) -> list[str]:
@@ -331,7 +317,7 @@ def _detached_problems(block: Any) -> list[str]:
                 f"detached.{name}: unknown key.{did_you_mean(name, sorts)} Known: {', '.join(sorts)}"
             )
         elif refusal := sorts[name].refusal(value):
-            problems.append(problem(f"detached.{name}", value, refusal))
+            problems.append(checks.problem(f"detached.{name}", value, refusal))
     return problems
 
 
@@ -344,11 +330,11 @@ def _plain(value: Any, where: str, problems: list[str]) -> Any:
     if isinstance(value, Set):
         items = [_plain(item, where, problems) for item in value]
         return sorted(items, key=lambda item: (str(item), type(item).__name__))
-    return as_python(value)
+    return checks.as_python(value)
 
 
 def _entry(container: Any, key: Any, where: str, problems: list[str]) -> Any:
-    omegaconf = loaded("omegaconf") if _is_omegaconf(container) else None
+    omegaconf = checks.loaded("omegaconf") if _is_omegaconf(container) else None
     unresolved = () if omegaconf is None else omegaconf.errors.OmegaConfBaseException
     missing = omegaconf is not None and omegaconf.OmegaConf.is_missing(container, key)
     try:
@@ -365,4 +351,4 @@ def _entry(container: Any, key: Any, where: str, problems: list[str]) -> Any:
 
 def _is_omegaconf(value: Any) -> bool:
     # Only a program that has imported omegaconf can hold one of its objects.
-    return isinstance(value, getattr(loaded("omegaconf"), "Container", ()))
+    return isinstance(value, getattr(checks.loaded("omegaconf"), "Container", ()))

@@ -1,7 +1,5 @@
 """The rows of the batch schedulers, one record each."""
 
-from __future__ import annotations
-
 from espnet3.parallel.backends.backend import batch_backend
 from espnet3.parallel.backends.scheduler import Question, Scheduler, SubmitBy, words
 

@@ -18,18 +18,8 @@ from typing import Any
 
 from espnet3.parallel.checks import RESUME, argument
 from espnet3.parallel.errors import add_note
+from espnet3.parallel.ledger import files
 from espnet3.parallel.ledger.errors import ChangedRunError, DamagedFolderError, LedgerError
-from espnet3.parallel.ledger.files import (
-    Appender,
-    leftovers,
-    make_folder,
-    now,
-    read_json,
-    read_or_none,
-    sync_folder,
-    write_json,
-    writing,
-)
 from espnet3.parallel.ledger.identity import Identity, changed_packages, changes
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.lines import encode_failure, index_json
@@ -78,7 +68,7 @@ class OpenRun(Counted):
         spec = {"schema": SCHEMA, "run_id": self.run_id, "indices": self.items_sha256}
         self.split = SplitWriter(self.path, spec, self._kind)
         scan = scan_splits(self.path, self.items, self.items_sha256, kind=self._kind)
-        self._events = Appender(self.path / EVENTS)
+        self._events = files.Appender(self.path / EVENTS)
         self.state = scan.state  # when the folder was opened, like `ok` and `failed`, which count it
         self.repaired: list[str] = []  # sentences about damage and its repair
         for sentence in scan.repaired:
@@ -117,7 +107,7 @@ class OpenRun(Counted):
         folder, positions = shard
         states = self.state[positions.start : positions.stop]
         whole = LEFT not in states and not (retry_failed and FAILED in states)
-        return whole and read_or_none(folder / DONE) == self._mark(positions)
+        return whole and files.read_or_none(folder / DONE) == self._mark(positions)
 
     def shard_done(
         self, folder: Path, positions: range, results: dict[int, bytes], failures: dict[int, ItemFailure]
@@ -128,7 +118,7 @@ class OpenRun(Counted):
         session noted is not noted again; the shard may have been repeated for one failed item.
         """
         self.lease.check()
-        write_json(folder / DONE, self._mark(positions))
+        files.write_json(folder / DONE, self._mark(positions))
         self.append([line for position, line in results.items() if self.state[position] != OK])
         self.append_failures(failures.items())
 
@@ -138,7 +128,7 @@ class OpenRun(Counted):
     def _before_write(self) -> None:
         self.lease.check()
         if self.split.folder is None:
-            with writing(self.path / RECEIPT):
+            with files.writing(self.path / RECEIPT):
                 (self.path / RECEIPT).unlink(missing_ok=True)  # it no longer covers everything in the folder
 
     def event(self, kind: str, **facts: Any) -> None:
@@ -186,10 +176,12 @@ class OpenRun(Counted):
                 add_note(error, f"closing the run folder failed as well: {second}")
 
 
-def note_event(events: Appender, kind: str, facts: dict[str, Any]) -> None:
+def note_event(events: files.Appender, kind: str, facts: dict[str, Any]) -> None:
     """Append to `events.jsonl` that something happened now."""
     # escaped to ASCII: a message may hold lone surrogates
-    events.append([json.dumps({"time": now(), "event": kind, **masked(facts)}, default=str).encode() + b"\n"])
+    events.append(
+        [json.dumps({"time": files.now(), "event": kind, **masked(facts)}, default=str).encode() + b"\n"]
+    )
 
 
 RUN = "run.json"
@@ -207,11 +199,12 @@ def open_run(
     """Open a run folder, new or with the outcomes of earlier sessions."""
     resume = resumed(resume)
     path = Path(path)
-    _refuse_part(path)
-    make_folder(path, parents=True)
+    if re.fullmatch(rf"({SPLIT}|{SESSION})\.\d+", path.name) and os.path.exists(path.parent / RUN):
+        raise LedgerError(f"{path} is a part of the run in {path.parent}: take another output_dir")
+    files.make_folder(path, parents=True)
     lease = Lease(path)
     run_id = uuid.uuid4().hex
-    with writing(path):  # a folder of another user may not be read either
+    with files.writing(path):  # a folder of another user may not be read either
         lease.acquire(run_id)
     with ExitStack() as undo:
         undo.callback(lease.release)
@@ -225,8 +218,8 @@ def open_run(
         lost = _lost_indices(path, old, items)
         differs = changes(old, identity, lost) if old else []
         if differs and resume is True:
-            files = (split / RESULTS for split in _sessions(path))
-            if any(file.exists() and file.stat().st_size for file in files):
+            found = (split / RESULTS for split in _sessions(path))
+            if any(file.exists() and file.stat().st_size for file in found):
                 raise ChangedRunError(str(path), differs)
             before = _begin_anew(path) or before
             old, differs = {}, []
@@ -251,11 +244,6 @@ def open_run(
         return run
 
 
-def _refuse_part(path: Path) -> None:
-    if re.fullmatch(rf"({SPLIT}|{SESSION})\.\d+", path.name) and os.path.exists(path.parent / RUN):
-        raise LedgerError(f"{path} is a part of the run in {path.parent}: take another output_dir")
-
-
 def resumed(resume: bool | str) -> bool | str:
     """Return how a run is resumed: as its call says, or "force" where `ESPNET3_RESUME` says so."""
     argument("resume", resume, RESUME)
@@ -276,14 +264,14 @@ def _plan_to_keep(old: dict[str, Any], identity: Identity, has_grown: bool) -> d
 def _keep_done(path: Path, old: dict[str, Any], identity: Identity) -> None:
     # the shards that are done of a list that has grown are done of the longer one
     for split in split_folders(path):
-        mark = read_or_none(split / DONE) or {}
+        mark = files.read_or_none(split / DONE) or {}
         if mark.get("indices") == (old.get("indices") or {}).get("sha256", ""):
-            write_json(split / DONE, {**mark, "indices": identity.indices["sha256"]})
+            files.write_json(split / DONE, {**mark, "indices": identity.indices["sha256"]})
 
 
 def _said_by_manifest(path: Path, identity: Identity) -> dict[str, Any]:
     # a shard's mark says of which list it is
-    shards = (read_or_none(path / MANIFEST) or {}).get("shards", [])
+    shards = (files.read_or_none(path / MANIFEST) or {}).get("shards", [])
     begins = [0, *itertools.accumulate(len(shard.get("items", [])) for shard in shards)]
     is_whole = begins.pop() == identity.indices["count"]
     return {"plan": {SHARDS: begins}, "indices": identity.indices} if is_whole else {}
@@ -293,7 +281,7 @@ def _lost_indices(path: Path, old: dict[str, Any], items: Sequence[Any]) -> list
     said, is_cut = old.get("indices") or {}, SHARDS in (old.get("plan") or {})
     if not said.get("count"):
         return None
-    was = range(*said["range"]) if "range" in said else (read_or_none(path / INDICES) or {}).get("list")
+    was = range(*said["range"]) if "range" in said else (files.read_or_none(path / INDICES) or {}).get("list")
     if was is None:
         return None
     both = isinstance(was, range) and isinstance(items, range) and was.step == items.step
@@ -310,11 +298,11 @@ def _lost_indices(path: Path, old: dict[str, Any], items: Sequence[Any]) -> list
 
 
 def _remove_leftovers(path: Path) -> None:
-    found = [leftover for name in _WRITTEN_WHOLE for leftover in leftovers(path, name)]
+    found = [leftover for name in _WRITTEN_WHOLE for leftover in files.leftovers(path, name)]
     for split in _sessions(path):
-        found += [leftover for name in (SPEC, DONE) for leftover in leftovers(split, name)]
+        found += [leftover for name in (SPEC, DONE) for leftover in files.leftovers(split, name)]
     for leftover in found:
-        with writing(leftover):
+        with files.writing(leftover):
             leftover.unlink(missing_ok=True)
 
 
@@ -326,18 +314,18 @@ def _write_run(
     path: Path, run_id: str, identity: Identity, items: Sequence[Any], old: dict[str, Any], differs: list[str]
 ) -> None:
     if not isinstance(items, range):  # of a range `run.json` says all
-        write_json(path / INDICES, {"list": [index_json(item).decode() for item in items]})
-    history, time = list(old.get("history", [])), now()
+        files.write_json(path / INDICES, {"list": [index_json(item).decode() for item in items]})
+    history, time = list(old.get("history", [])), files.now()
     if differs:
         history.append({"time": time, "forced": differs})
     facts = {"schema": SCHEMA, "run_id": run_id, "created": old.get("created", time), "aside": old["aside"]}
     facts |= {one.name: getattr(identity, one.name) for one in fields(identity)}  # no copy of a large config
-    write_json(path / RUN, {**facts, "origin": origin(identity.runner["file"]), "history": history})
+    files.write_json(path / RUN, {**facts, "origin": origin(identity.runner["file"]), "history": history})
 
 
 def read_run(path: Path, *, own: bool = False) -> dict[str, Any]:
     """Return the content of a folder's `run.json`."""
-    run = read_json(path / RUN, Identity, own=own)
+    run = files.read_json(path / RUN, Identity, own=own)
     count = run.get("indices", {}).get("count", 0)
     if type(count) is not int or not 0 <= count <= _MOST_ITEMS:
         raise DamagedFolderError(f"{path / RUN} is damaged: no run has {count} indices")
@@ -379,12 +367,12 @@ def _run_before(path: Path) -> tuple[dict[str, Any], DamagedFolderError | None]:
 def _begin_anew(path: Path) -> Path | None:
     # one replaced run is kept: the last that was finished, else the last
     moved = set_aside(path)
-    said = (moved and read_or_none(moved / RUN)) or {}
+    said = (moved and files.read_or_none(moved / RUN)) or {}
     name = str(said.get("aside"))
     earlier = path / name
     if moved is None or not _OLD.fullmatch(name) or earlier.is_symlink() or not (earlier / RUN).exists():
         return moved
-    with writing(earlier):
+    with files.writing(earlier):
         if (earlier / RECEIPT).exists() and not (moved / RECEIPT).exists():
             shutil.rmtree(moved)
         else:
@@ -400,16 +388,16 @@ def set_aside(path: Path, only: Sequence[str] = ()) -> Path | None:
     splits go first.
     """
     own = [*_sessions(path), *(plan.parent for plan in path.glob("detached/plan.json"))]
-    files = only or (RECEIPT, RESULTS, ERRORS, *(one.name for one in own), EVENTS, MANIFEST, INDICES, RUN)
-    names = [name for name in files if os.path.lexists(path / name)]
+    given = only or (RECEIPT, RESULTS, ERRORS, *(one.name for one in own), EVENTS, MANIFEST, INDICES, RUN)
+    names = [name for name in given if os.path.lexists(path / name)]
     if not names:
         return None
-    with writing(path / "old"):
+    with files.writing(path / "old"):
         folders = (path / f"old.{number}" for number in itertools.count())
         target = next(folder for folder in folders if not os.path.lexists(folder))
         target.mkdir(mode=0o700)
         for name in names:
             os.rename(path / name, target / name)
-        sync_folder(target)
-        sync_folder(path)
+        files.sync_folder(target)
+        files.sync_folder(path)
     return target

@@ -181,9 +181,6 @@ def changed_packages(old: dict[str, Any], new: Identity) -> list[str]:
     return [f"{name} {was[name]} -> {now}" for name, now in new.packages.items() if was.get(name, now) != now]
 
 
-# --- index lists ---
-
-
 def hash_indices(items: Sequence[Any]) -> str:
     """Return a hash of the indices and their order; a range and the equal list have the same."""
     if (digest := _hash_integers(items)) is not None:

@@ -145,8 +145,6 @@ def split_line(line: bytes) -> tuple[bytes, bytes]:
     return line[begin:end], line[outcome : line.rindex(b',"crc":')]
 
 
-# --- values ---
-
 MAX_ARRAY_BYTES = 64 << 10  # a line stays something that `less` and `jq` can show
 _MAX_DEPTH = 100  # far below what any reader's stack holds
 _HOOK = "or write it in a writer hook (open_writers, write_record)"

@@ -18,8 +18,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, overload
 
-from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError, LedgerError
-from espnet3.parallel.ledger.files import Draft, lines_of, open_plain, read_record, write_json, writing
+from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
+from espnet3.parallel.ledger.files import (
+    Draft,
+    lines_of,
+    open_plain,
+    read_or_none,
+    read_record,
+    write_json,
+    writing,
+)
 from espnet3.parallel.ledger.lines import checked, failure_of, from_json, index_json, record_of, split_line
 from espnet3.parallel.ledger.split import ERRORS, LEFT, OK, RESULTS, Scan, scan_splits
 from espnet3.parallel.messages import html_table
@@ -70,10 +78,8 @@ def read_receipt(path: Path) -> Receipt:
 
 def is_finished(path: Path) -> bool | None:
     """Return whether a run is complete, with what its runner makes of the whole; None where it is not merged."""
-    try:
-        return read_receipt(path).finished
-    except (LedgerError, OSError):
-        return None
+    found = read_or_none(path / RECEIPT, Receipt)
+    return None if found is None else bool(found.get("finished", True))
 
 
 def note_finished(path: Path) -> None:
@@ -198,8 +204,6 @@ class _Lines:
         for file in self._files.values():
             file.close()
 
-
-# --- the merged results ---
 
 _STRIDE = 32  # lines between two offsets that are remembered: 2.5 MB for 10 million items
 _OF_FAILURES = ("error", "message")

@@ -154,8 +154,6 @@ class SplitWriter:
         return self._files[name]
 
 
-# --- reading ---
-
 LEFT, OK, FAILED = 0, 1, 2
 _BUFFER = 64 << 10  # bytes read at a time
 _OFFSET_BITS = 40  # a file of up to a terabyte, in one of up to 8 million splits

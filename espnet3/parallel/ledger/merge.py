@@ -18,26 +18,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, overload
 
+from espnet3.parallel.ledger import files
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
-from espnet3.parallel.ledger.files import (
-    Draft,
-    lines_of,
-    open_plain,
-    read_or_none,
-    read_record,
-    write_json,
-    writing,
-)
 from espnet3.parallel.ledger.lines import checked, failure_of, from_json, index_json, record_of, split_line
 from espnet3.parallel.ledger.split import ERRORS, LEFT, OK, RESULTS, Scan, scan_splits
 from espnet3.parallel.messages import html_table
 from espnet3.parallel.records import ItemFailure, RunSummary
 
 RECEIPT = "receipt.json"
-UNFINISHED = (
-    "the runner's own merge or write_outputs has failed, or was stopped: the same call, or `espnet3-parallel merge` of "
-    "a detached run, calls it again"
-)
 SCHEMA = 1
 _SHOWN = 10
 _BODY = re.compile(rb'\{"n":\d{1,18},(.*),"crc":\d{1,18}\}\n')
@@ -65,7 +53,7 @@ class Receipt:
 def read_receipt(path: Path) -> Receipt:
     """Read a run folder's receipt."""
     try:
-        receipt = read_record(path / RECEIPT, Receipt)
+        receipt = files.read_record(path / RECEIPT, Receipt)
         if receipt.planned == receipt.ok + sum(receipt.failed.values()) >= 0:
             return receipt
         raise DamagedFolderError(f"{path / RECEIPT} is damaged: its numbers are not those of a merge")
@@ -78,18 +66,18 @@ def read_receipt(path: Path) -> Receipt:
 
 def is_finished(path: Path) -> bool | None:
     """Return whether a run is complete, with what its runner makes of the whole; None where it is not merged."""
-    found = read_or_none(path / RECEIPT, Receipt)
+    found = files.read_or_none(path / RECEIPT, Receipt)
     return None if found is None else bool(found.get("finished", True))
 
 
 def note_finished(path: Path) -> None:
     """Note in the receipt that the runner's `merge` or `write_outputs` has returned."""
-    write_json(path / RECEIPT, asdict(replace(read_receipt(path), finished=True)))
+    files.write_json(path / RECEIPT, asdict(replace(read_receipt(path), finished=True)))
 
 
 def _hash_of(path: str | os.PathLike[str]) -> str:
     digest = hashlib.sha256()
-    with open_plain(path) as file:
+    with files.open_plain(path) as file:
         while part := file.read(_WRITE):
             digest.update(part)
     return digest.hexdigest()
@@ -114,9 +102,13 @@ def merge_splits(
             f"{', '.join(islice(left, _SHOWN))}{more}",
             "Run again with the same arguments to compute them",
         )
-    with writing(path / RECEIPT):
+    with files.writing(path / RECEIPT):
         (path / RECEIPT).unlink(missing_ok=True)  # until the files it will be of are in place
-    with writing(path / RESULTS), Draft(path / RESULTS) as results, Draft(path / ERRORS) as errors:
+    with (
+        files.writing(path / RESULTS),
+        files.Draft(path / RESULTS) as results,
+        files.Draft(path / ERRORS) as errors,
+    ):
         failed = _write(scan, results.file, errors.file)
         hashes = [_put_in_place(draft) for draft in (results, errors)]
     receipt = Receipt(
@@ -130,11 +122,11 @@ def merge_splits(
         repeated=scan.repeated,
         finished=finished,
     )
-    write_json(path / RECEIPT, asdict(receipt))
+    files.write_json(path / RECEIPT, asdict(receipt))
     return receipt
 
 
-def _put_in_place(draft: Draft) -> str:
+def _put_in_place(draft: files.Draft) -> str:
     draft.file.flush()
     digest = _hash_of(draft.temporary)
     if not os.path.exists(draft.path) or _hash_of(draft.path) != digest:
@@ -195,7 +187,7 @@ class _Lines:
         if file is None:
             if len(self._files) == _OPEN:
                 self._files.pop(next(iter(self._files))).close()  # used least recently
-            file = open_plain(self._scan.splits[number] / (RESULTS if ok else ERRORS), _READ)
+            file = files.open_plain(self._scan.splits[number] / (RESULTS if ok else ERRORS), _READ)
         self._files[number, ok] = file
         file.seek(offset)
         return file
@@ -302,7 +294,7 @@ class Results(Sequence[Any]):
     def failures(self) -> list[ItemFailure]:
         """The records of the failed items, in order."""
         path = self.path / ERRORS
-        return [failure_of(line, path, number) for number, _, line in lines_of(path)]
+        return [failure_of(line, path, number) for number, _, line in files.lines_of(path)]
 
     @property
     def ok(self) -> list[Any]:
@@ -320,11 +312,11 @@ class Results(Sequence[Any]):
         offset, skip = 0, start
         if start:
             if self._offsets is None:
-                lines = lines_of(self.path / RESULTS)
+                lines = files.lines_of(self.path / RESULTS)
                 self._offsets = array("q", (at for number, at, _ in lines if number % _STRIDE == 1))
             offset, skip = self._offsets[start // _STRIDE], start % _STRIDE
         path, buffer = self.path / RESULTS, _WRITE if stop - start > _STRIDE else 8 << 10
-        with open_plain(path, buffer) as file:
+        with files.open_plain(path, buffer) as file:
             file.seek(offset)
             for _ in range(skip):
                 file.readline()
@@ -338,11 +330,13 @@ class Results(Sequence[Any]):
     def _failed(self, position: int) -> ItemFailure:
         path = self.path / ERRORS
         if self._errors is None:
-            self._errors = {line[: line.find(b",")]: (at, number) for number, at, line in lines_of(path)}
+            self._errors = {
+                line[: line.find(b",")]: (at, number) for number, at, line in files.lines_of(path)
+            }
         found = self._errors.get(b'{"n":%d' % position)
         if found is None:
             raise DamagedFolderError(f"{path} has no line for position {position}, which failed")
-        with open_plain(path) as file:
+        with files.open_plain(path) as file:
             file.seek(found[0])
             return failure_of(file.readline(), path, found[1])
 

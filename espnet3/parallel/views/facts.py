@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.detached.layout import DONE, FOLDER, PLAN, Layout
-from espnet3.parallel.detached.looking.status import FolderStatus, driver_of, run_status
+from espnet3.parallel.detached.looking.status import UNFINISHED, FolderStatus, driver_of, run_status
 from espnet3.parallel.detached.states import JobState, LossFile
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.files import NewLines, lines_of, read_or_none
 from espnet3.parallel.ledger.folder import EVENTS, SHARDS, read_run
 from espnet3.parallel.ledger.lease import disk_now, holder_lives, lease_numbers
 from espnet3.parallel.ledger.lines import checked, failure_of
-from espnet3.parallel.ledger.merge import UNFINISHED, is_finished, read_receipt
+from espnet3.parallel.ledger.merge import is_finished, read_receipt
 from espnet3.parallel.ledger.split import (
     ERRORS,
     FAILED,

@@ -22,7 +22,7 @@ from espnet3.parallel.detached.states import (
 )
 from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.lease import disk_now, holder_lives, holder_of
-from espnet3.parallel.ledger.merge import UNFINISHED, is_finished
+from espnet3.parallel.ledger.merge import is_finished
 from espnet3.parallel.messages import shortened
 from espnet3.parallel.provenance.parts import changed_files
 
@@ -31,6 +31,11 @@ _FREE = "its job has ended without beginning it, and another one takes it"
 MAY_BE_QUEUED = (JobState.UNKNOWN, JobState.UNFINISHED, JobState.TIMEOUT)
 _POLL = (0.1, 10.0)  # seconds between two looks: at first, and after a while
 _SHARE = 0.05  # of the time waited so far, between those
+
+UNFINISHED = (
+    "the runner's own merge or write_outputs has failed, or was stopped: the same call, or `espnet3-parallel merge` of "
+    "a detached run, calls it again"
+)
 
 
 def run_status(layout: Layout, plan: Plan) -> RunStatus:

@@ -409,11 +409,15 @@ def is_within(name: str) -> bool:
 
 
 def may_change(value: Any, end: str) -> bool:
-    """Tell whether what stands at the end of a place may change a value; of a method of the user's its code says it."""
+    """Tell whether what stands at the end of a place may change a value: not if it is a plain formula of the user's."""
     if is_a(value, (ModuleType, type)):
         return not end.endswith("()")
     method = getattr_static(type(value), end.removesuffix("()"), None)
-    return not (is_a(method, FunctionType) and is_users(method))
+    if not (is_a(method, FunctionType) and is_users(method)) or _inner_codes(method.__code__):
+        return True
+    return bool(changes_of(method.__code__)) or any(
+        step[0].startswith("CALL") for step in _steps_of(method.__code__)
+    )
 
 
 def _part(steps: list[_Step], at: int, known: dict[str, _Place | None], name: str = "") -> _Place | None:

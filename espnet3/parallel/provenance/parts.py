@@ -6,8 +6,10 @@ Two starts of a run are compared, its files with what it has loaded, and its pro
 from __future__ import annotations
 
 import ast
+import builtins
 import importlib
 import os
+import re
 import sys
 import warnings
 import zlib
@@ -33,7 +35,8 @@ BY_SCRIPT = "by-script"  # beside the hash of a constant that is not as its file
 STATEMENT = "the statement of "  # and the name that it defines
 VALUE = "the value of "  # and a variable's name
 CONTENT = "its content"
-_LARGEST = 1 << 26  # bytes of a module: a stranger may have written what is read
+_LARGEST = 1 << 18  # bytes of a module: a stranger may have written what is read
+_ASKED = re.compile(rb"annotations__|signature|get_type_hints|get_annotations|getfullargspec")
 
 # By module: {"file": its path, or None, "module": its name here, "code": {part: hash}, "values": {what: hash}};
 # "source", packed, where a function imports it, which is taken apart where two differ, and "unloaded" where it was not
@@ -47,39 +50,53 @@ def packed(text: bytes) -> str:
     return f"{sys.flags.optimize}{b64encode(zlib.compress(text, 1)).decode()}"
 
 
+def _text_in(source: str) -> bytes:
+    reader = zlib.decompressobj()
+    text = reader.decompress(b64decode(source[1:]), _LARGEST)
+    if not reader.eof:
+        raise ValueError("it is longer than what is read")
+    return text
+
+
 @lru_cache(maxsize=1 << 12)
 def _parts_of_source(source: str) -> dict[str, set[str]]:
-    text = zlib.decompressobj().decompress(b64decode(source[1:]), _LARGEST)
     try:
+        text = _text_in(source)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an import shows them
-            tree = ast.parse(text)
-            code = compile(_unannotated(tree), "<source>", "exec", dont_inherit=True, optimize=int(source[0]))
-    except (SyntaxError, ValueError):
-        return {CONTENT: {constant_hash(text)}}
+            try:
+                code = _compiled(_unannotated(ast.parse(text), text), source)
+            except RecursionError:  # of long expressions, which Python itself compiles
+                code = _compiled(text, source)
+    except (SyntaxError, ValueError, zlib.error, RecursionError, MemoryError):
+        return {CONTENT: {constant_hash(source)}}
     return {CONTENT: {"source"}, **parts_in(code)}
 
 
-def _unannotated(tree: ast.Module) -> ast.Module:
-    # variables and functions; what is in one has the code that Python has made of it
-    for at, one in enumerate(tree.body):
+def _compiled(text: Any, source: str) -> CodeType:
+    return compile(text, "<source>", "exec", dont_inherit=True, optimize=int(source[0]))
+
+
+def _unannotated(tree: ast.Module, text: bytes) -> ast.Module:
+    # variables and functions, unless code asks for it; what is in one has the code that Python has made of it
+    left: list[Any] = [] if _ASKED.search(text) else [tree]
+    for at, one in enumerate(tree.body if left else ()):
         if isinstance(one, ast.AnnAssign) and one.value is not None:
             tree.body[at] = ast.copy_location(ast.Assign([one.target], one.value), one)
-    left: list[Any] = [tree]
     for one in left:  # which grows
         if not isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)):
             left += ast.iter_child_nodes(one)
-            continue
-        one.returns = None
-        for each in ast.walk(one.args):
-            if isinstance(each, ast.arg):
-                each.annotation = None
+        elif not one.decorator_list:  # which may ask for it
+            one.returns = None
+            for each in ast.walk(one.args):
+                if isinstance(each, ast.arg):
+                    each.annotation = None
     return tree
 
 
 def _unpacked(entry: dict[str, Any]) -> dict[str, Any]:
     # with the parts of its source; a value counts as it is where that is known
-    found = _parts_of_source(entry["source"]) if "source" in entry else {}
+    found = _parts_of_source(entry["source"]) if type(entry.get("source")) is str else {}
     parts = {name: " ".join(sorted(one)) for name, one in found.items() if name not in entry["values"]}
     return {**entry, "code": {**parts, **entry["code"]}}
 
@@ -114,8 +131,9 @@ def changed_parts(old: Code, new: Code) -> list[str]:
 
 def _come(before: Code, after: Code) -> list[str]:
     elsewhere = before.get(INSTALLED, {}).get("elsewhere", ())
+    # one that is loaded may have been found by what items have put on `sys.path`
     return [
-        one["file"] for at, one in after.items() if at in elsewhere and "source" in one and at not in before
+        one["file"] for at, one in after.items() if at in elsewhere and "unloaded" in one and at not in before
     ]
 
 
@@ -222,6 +240,9 @@ def parts_in(code: CodeType) -> dict[str, set[str]]:
         f"the class {name}": {constant_hash(names)} for name, names in bytecode.classes_in(code).items()
     }
     found |= {f"{VALUE}{name}": {constant_hash(one)} for name, one in body.constants.items()}
+    found |= {
+        "the builtins that it hides": {constant_hash(sorted(body.times.keys() & vars(builtins).keys()))}
+    }
     others = [pair for pair in body.definitions.items() if pair[0] not in body.constants]
     return {BODY: {body.hash}, **found, **{f"{STATEMENT}{name}": {one} for name, one in others}}
 

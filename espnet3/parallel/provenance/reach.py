@@ -431,8 +431,9 @@ class _Reach(Content):
         names, said = bytecode.words_in(code)
         for dotted, known in bytecode.imports_in(code, package):
             self._module(dotted, names)
-            file = locate(dotted).get(dotted)
-            if known in ("", "*") and (file is None or not is_own(file)):
+            file, above = (locate(dotted).get(one, "") for one in (dotted, dotted.rpartition(".")[0]))
+            may_be_module = known in ("", "*") or (modules.is_init(above) and is_own(above))
+            if may_be_module and not (file and is_own(file)):
                 self._elsewhere.add(dotted)
         self._mentioned |= names | said | texts
         self._far.update(text for text in said | texts if _DOTTED.fullmatch(text))
@@ -479,8 +480,9 @@ class _Reach(Content):
                     self._module(dotted, names)
                     if modules.is_init(file):
                         self._beside(os.path.dirname(file), dotted, names, (*outer, here))
-        if is_all:
-            self._entry(INSTALLED)["values"][f"the modules of {package}"] = {constant_hash(found)}
+        if is_all and package:
+            home = self._entry(package, locate(package).get(package, ""))
+            home["code"][f"the list of modules of {package}"] = {constant_hash(found)}
 
     def _module(self, dotted: str, names: frozenset[str], is_imported: bool = True) -> None:
         for name, file in locate(dotted).items():

@@ -1,10 +1,11 @@
 """Modules that a function imports: not loaded in one start or in both, they count by their source."""
 
+import sys
 from itertools import product
 
 import pytest
 
-from espnet3.parallel.provenance.parts import changed_parts
+from espnet3.parallel.provenance.parts import changed_files, changed_parts, packed
 from tests.parallel.provenance.package import ROOT, Package
 
 PROGRAM = ROOT.format(imports="def late():\n    import helper\n    return helper.f()\n", calls="late()")
@@ -27,6 +28,9 @@ EDITED = {
     "@put(1)\ndef _(): return 1\n@put(2)\ndef _(): return VALUE\n@put(3)\ndef _(): return 2\ndef f(): return R[2]()\n",
     "a registered function": "R = {}\ndef put(one): return R.setdefault(one.__name__, one)\n"
     "@put\ndef one(): return VALUE\ndef f(): return R['one']()\n",
+    "a hint that is asked for": "def keep(one): return one\n@keep\ndef g(i: 'VALUE'): return 0\n"
+    "def f(): return vars(g)\n",
+    "a hint that code reads": "def g(i: 'VALUE'): return 0\ndef f(): return g.__annotations__\n",
     "what makes a value": "def make(): return {'a': VALUE}\nS = make()\ndef f(): return S['a']\n",
     "a function": "def f(): return VALUE\n",
     "a constant": "C = VALUE\ndef f(): return C\n",
@@ -75,8 +79,11 @@ def test_what_decides_nothing_does_not_count(text: str, loaded: tuple[bool, bool
 
 
 @pytest.mark.parametrize("before", [None, "an own one"])
-def test_a_module_that_comes_or_goes_is_noticed(before: str | None, package: Package) -> None:
+def test_a_module_that_comes_or_goes_is_noticed(
+    before: str | None, package: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A module that was not there counts once it is, and one that is gone, and one that hides an installed one."""
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
     for name, text in {"helper": OPTIONAL, "colorsys": OPTIONAL.replace("helper", "colorsys")}.items():
         package.write("program", text)
         without = package.code()
@@ -86,6 +93,35 @@ def test_a_module_that_comes_or_goes_is_noticed(before: str | None, package: Pac
         said = "is new" if before is None else "is gone"
         assert changed_parts(*pair) == [f"{package.folder / name}.py: it {said}"]
         assert changed_parts(there, there) == changed_parts(without, without) == []
+
+
+@LOADED
+def test_a_function_that_hides_a_builtin_is_noticed(loaded: tuple[bool, bool], package: Package) -> None:
+    """A further function is an edit where other code calls a builtin of its name."""
+    package.write("program", PROGRAM)
+    found = []
+    for more, run in zip(("", "def len(i): return 7\n"), loaded, strict=True):
+        package.write("helper", f"{more}def f(): return len('ab')\n")
+        found.append(package.code(run=run))
+    assert changed_parts(*found) != []
+
+
+def test_a_source_is_taken_apart_whatever_is_in_it() -> None:
+    """A long expression, a text that is too long or damaged, and what is no text at all are compared."""
+    long = "x = 1\ny = " + " + ".join(["x"] * 3000)
+    sources = [packed(f"{long} + {one}".encode()) for one in "ab"]
+    for one, other in [
+        sources,
+        ["0abcd", "0"],
+        [packed(b"a\n" * (1 << 20)), "0"],
+        [packed(b"x=" + b"-" * 100_000), "x"],
+    ]:
+        old, new = (
+            {"m": {"file": "m.py", "code": {}, "values": {}, "source": each}} for each in (one, other)
+        )
+        assert changed_parts(old, new) != []
+        assert changed_parts(old, old) == []
+    assert changed_files({"m": {**old["m"], "file": __file__, "source": [5]}}) == []
 
 
 def test_a_module_that_cannot_be_compiled_any_more_is_noticed(package: Package) -> None:

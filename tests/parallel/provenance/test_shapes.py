@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel.provenance.parts import INSTALLED, changed_parts
+from espnet3.parallel.provenance.parts import changed_parts
 from espnet3.parallel.provenance.reach import code_of
 from tests.parallel.provenance.package import ROOT, Package
 
@@ -212,7 +212,8 @@ def test_a_module_that_is_added_where_a_package_lists_its_modules_is_noticed(pac
     before = package.code()
     assert changed_parts(before, package.code()) == []
     package.write("every/b", "from every import R\nR['a'] = 2\n")
-    assert changed_parts(before, package.code()) == [f"{INSTALLED}: the modules of every has changed"]
+    said = "__init__.py: the list of modules of every has changed"
+    assert changed_parts(before, package.code()) == [f"{package.folder}/every/{said}"]
 
 
 def test_parsed_arguments_of_another_module_count_as_far_as_they_are_read(package: Package) -> None:

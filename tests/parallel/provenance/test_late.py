@@ -84,7 +84,10 @@ def test_a_module_that_comes_or_goes_is_noticed(
 ) -> None:
     """A module that was not there counts once it is, and one that is gone, and one that hides an installed one."""
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
-    for name, text in {"helper": OPTIONAL, "colorsys": OPTIONAL.replace("helper", "colorsys")}.items():
+    package.write("pkg/__init__", "")
+    texts = {"helper": OPTIONAL, "colorsys": OPTIONAL.replace("helper", "colorsys")}
+    texts["pkg/fast"] = OPTIONAL.replace("import helper", "from pkg import fast as helper")
+    for name, text in texts.items():
         package.write("program", text)
         without = package.code()
         package.write(name, "def f(): return 1\n")

@@ -21,7 +21,7 @@ from espnet3.parallel.provenance import EXECUTION
 from espnet3.parallel.provenance.content import PLAIN, Content, NoContentError, as_containers, attributes_of
 from espnet3.parallel.provenance.modules import MAIN, file_of, name_of
 from espnet3.parallel.provenance.parts import changed_parts
-from espnet3.parallel.provenance.reach import code_of
+from espnet3.parallel.provenance.reach import code_of, settle
 from espnet3.parallel.provenance.shown import differences, package_versions, shown_config
 
 # How a run is executed, wherever a config says it
@@ -85,6 +85,11 @@ def identify(
         code=code,
         packages=package_versions(packages),
     )
+
+
+def items_have_run(before: Identity, runner: type, provider: type) -> None:
+    """Take what items have changed in this process since `identify` (a cache) for no change of the run."""
+    settle(before.code, [runner, provider], _left)
 
 
 def without_execution(config: Any, place: str, left_out: list[str], lists: bool = False) -> Any:

@@ -10,17 +10,14 @@ import dis
 import hashlib
 import sys
 from bisect import bisect_left
-from collections import Counter, defaultdict, namedtuple
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
-from inspect import getattr_static
 from itertools import pairwise
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType
 from typing import Any, TypeVar
 
-from espnet3.parallel.checks import is_a
-from espnet3.parallel.provenance.modules import absolute, is_users
+from espnet3.parallel.provenance.modules import absolute
 
 _T = TypeVar("_T")
 DIGITS = 16
@@ -67,33 +64,22 @@ _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _DEREFS = frozenset(name for name in dis.opmap if name.endswith("DEREF"))
 OF_LAYERS = "torch.nn.modules.module"  # the module of the base of all layers and models
-WITHIN = "[]"  # at the end of a place: something in it
 # How many keys stand between the owner of a part and the top of the stack
 _KEYS = {"BINARY_SUBSCR": 1, "STORE_SUBSCR": 1, "DELETE_SUBSCR": 1, "BINARY_SLICE": 2, "STORE_SLICE": 2}
 _DEPTHS = {"DUP_TOP": 1, "DUP_TOP_TWO": 1}  # Python 3.10 has these in names, and not as arguments
-_PARTS = frozenset({*_ATTRIBUTES, "LOAD_SUPER_ATTR", "BINARY_SUBSCR", "BINARY_SLICE"})
-_SETTERS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE", "STORE_ATTR", "DELETE_ATTR"})
+_SETTERS = ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE")
 _TAKERS = ("STORE_", "DELETE_", "POP_", "END_")  # they leave no value
 _COPIES, _TURNS = ("COPY", "DUP_"), ("SWAP", "ROT_")
-_KINDS = {"STORE_GLOBAL": "global", "DELETE_GLOBAL": "global", "STORE_DEREF": "free", "DELETE_DEREF": "free"}
-_STORES = frozenset(dis.opmap.get(name) for name in (*_SETTERS, *_KINDS))
 # Methods of containers that change them
 CHANGERS = frozenset({"append", "appendleft", "add", "clear", "discard", "extend", "extendleft", "insert", "popitem",
     "pop", "popleft", "remove", "reverse", "setdefault", "sort", "update", "difference_update", "move_to_end"}
 )  # fmt: skip
-# The place of a value: a root, which is "global", the "first" argument, another "argument" or "free" (a variable of the
-# function around), then the names that lead to the value
-_Place = tuple[str, ...]
-# Methods that run before an item sees the object
-_MAKERS = frozenset({"__init__", "__post_init__", "__new__", "__init_subclass__", "__set_name__", "__setstate__",
-    "__class_getitem__", "__setitem__", "__delitem__", "__setattr__", "__delattr__"})  # fmt: skip
 # What is another one at each start, by the first and the last name that lead there; and names that say the same of it
 _FLEETING = {("time", name) for name in ("time", "time_ns", "monotonic", "perf_counter", "strftime", "ctime")}
 _FLEETING |= {("datetime", "now"), ("datetime", "today"), ("date", "today"), ("os", "getpid"), ("uuid", "uuid4"),
     ("socket", "gethostname"), ("tempfile", "mkdtemp"), ("tempfile", "TemporaryDirectory")}  # fmt: skip
-_FLEETING_NAMES = {name for _, name in _FLEETING}
+FLEETING_NAMES = {name for _, name in _FLEETING}
 _SAME = {"str", "int", "float", "round", "Path", "pathlib", "timezone"}.union(*_FLEETING)
-_BY_NAME = ("setattr", "delattr", "__setattr__", "__delattr__")  # they are given a name as a text
 # An instruction: its name, the name or constant that it uses, or where it jumps to, or else its argument; its argument
 # as it is; its offset. `dis` has the same, and takes twenty times as long
 _Step = tuple[str, Any, int, int]
@@ -378,57 +364,21 @@ def fleeting_in(code: CodeType) -> frozenset[str]:
 
 
 @once
-def changes_of(code: CodeType) -> frozenset[_Place]:
-    """Return the places that code changes and has not made itself; "[]" at the end means changed in place."""
-    changes_none = _STORES.isdisjoint(code.co_code[::2]) and CHANGERS.isdisjoint(code.co_names)  # most code
-    found = () if changes_none else filter(None, _changes(code))
-    return frozenset(found).union(*map(changes_of, _inner_codes(code)))
+def changed_in(code: CodeType) -> frozenset[str]:
+    """Return the variables of its module that code sets, or changes by `[...] =` or a method of containers."""
+    found, steps = set().union(*map(changed_in, _inner_codes(code))), _steps_of(code)
+    for at, (op, name, *_) in enumerate(steps):
+        if op in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            found.add(name)
+        elif op in _SETTERS or (op in _KEYS and steps[at - 1][0].startswith(_COPIES)):  # as in `+=`
+            found.add(_variable(steps, at, _KEYS[op]))
+        elif op in _ATTRIBUTES and name in CHANGERS and steps[at - 1][0] in _GLOBALS:
+            found.add(steps[at - 1][1])
+    return frozenset(found)
 
 
-def _changes(code: CodeType) -> Iterator[_Place | None]:
-    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
-    arguments = code.co_varnames[:count]
-    known: dict[str, _Place | None] = {name: ("argument", name) for name in arguments}
-    known |= {name: ("first",) for name in arguments[:1] if code.co_argcount}
-    known |= {name: ("free", name) for name in code.co_freevars}
-    steps = _steps_of(code)
-    for at, (op, name, _, _) in enumerate(steps):
-        if op in _KINDS and name not in code.co_cellvars:
-            yield (_KINDS[op], name, WITHIN)
-        elif op.startswith("STORE_FAST") or op == "STORE_DEREF":
-            known[name] = _place(steps, at, 0, known)
-        elif op in _SETTERS or (op in _PARTS and steps[at - 1][0].startswith(_COPIES)):  # as in `+=`
-            yield _part(steps, at, known)
-        elif op in _ATTRIBUTES and name in CHANGERS:
-            yield _part(steps, at, known, f"{name}()")
-
-
-def is_within(name: str) -> bool:
-    """Tell whether the end of a place means that the value itself is changed: something in it, or by a method."""
-    return name == WITHIN or name.endswith("()")
-
-
-def may_change(value: Any, end: str) -> bool:
-    """Tell whether what stands at the end of a place may change a value: not if it is a plain formula of the user's."""
-    if is_a(value, (ModuleType, type)):
-        return not end.endswith("()")
-    method = getattr_static(type(value), end.removesuffix("()"), None)
-    if not (is_a(method, FunctionType) and is_users(method)) or _inner_codes(method.__code__):
-        return True
-    return bool(changes_of(method.__code__)) or any(
-        step[0].startswith("CALL") for step in _steps_of(method.__code__)
-    )
-
-
-def _part(steps: list[_Step], at: int, known: dict[str, _Place | None], name: str = "") -> _Place | None:
-    op, read, *_ = steps[at]
-    owner = _place(steps, at, _KEYS.get(op, 0), known)
-    is_whole = owner is None or is_within(owner[-1])
-    return owner if is_whole else (*(owner or ()), name or (WITHIN if op in _KEYS else read))
-
-
-def _place(steps: list[_Step], at: int, below: int, known: dict[str, _Place | None]) -> _Place | None:
-    """Return the place of the value that lies so far below the top of the stack before a step, if it is known."""
+def _variable(steps: list[_Step], at: int, below: int) -> str:
+    """Return the variable whose value lies so far below the top of the stack before a step; "" for another value."""
     while at > 0 and (below or steps[at - 1][0].startswith(_TAKERS)):
         at -= 1
         op, _, arg, _ = steps[at]
@@ -437,125 +387,8 @@ def _place(steps: list[_Step], at: int, below: int, known: dict[str, _Place | No
         below -= dis.stack_effect(_OPS[op], arg if _OPS[op] in _WITH_ARGUMENT else None, jump=False)
         below -= op == "END_FOR"  # it also takes the value that the end of a loop would have left
         if below < 0 or op.startswith(_TURNS):
-            return None
+            return ""
     op, name, arg, _ = steps[at - 1]
     if op.startswith(_COPIES):
-        return _place(steps, at - 1, _DEPTHS.get(op, arg) - 1, known)
-    if op in _GLOBALS:
-        return ("global", name)
-    is_local = op.startswith("LOAD_FAST") or op == "LOAD_DEREF"
-    return known.get(name) if is_local else _part(steps, at - 1, known) if op in _PARTS else None
-
-
-def closure_of(function: FunctionType) -> dict[str, tuple[Any, Any]]:
-    """Return what a function uses of the function around it: the variables that are bound, each with its cell."""
-    found = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):  # not bound yet
-            found[name] = cell, cell.cell_contents
-    return found
-
-
-# A function, the class that it is a method of, whether it is given this class, and how code calls it: by its name, or
-# "name=" if setting an attribute calls it
-Function = namedtuple("Function", "function kind of_class called", defaults=(None, False, ""))
-
-
-class Changed:
-    """Variables and attributes that functions change as items run.
-
-    A method runs with the items if such code names it, or if this layer calls it (`called`).
-    """
-
-    def __init__(self, functions: Iterable[Function], called: Iterable[str]) -> None:
-        # names, by the identity of what has them, a module's names or an object: those that may be, and surely are
-        self._of: dict[int, set[str]] = defaultdict(set)
-        self._surely: dict[int, set[str]] = defaultdict(set)
-        self._asked: dict[int, set[str]] = defaultdict(set)  # methods, by that of a variable's value
-        # by that of a class, what its methods change: which does, whether it is the class's too, and the names there
-        self._by_methods: dict[int, set[tuple[str, bool, tuple[str, ...]]]] = defaultdict(set)
-        self._loose: set[str] = set()  # that code sets on what it is given
-        self._handed_on: set[int] = set()  # the identities of what reached code hands on
-        self._names = {*called}  # in code that runs with the items; "name=" where it sets one
-        waiting, before = list(functions), -1
-        while len(waiting) != before:
-            before, waiting = len(waiting), [one for one in waiting if not self._takes(one)]
-        # what methods that do not run with the items change, and what nothing else reads
-        changers, readers = Counter[tuple[int, str]](), Counter[str]()
-        for met in waiting:
-            code, world = met.function.__code__, id(met.function.__globals__)
-            readers.update(facts_of(code).names)
-            places = changes_of(code)
-            ends = (one for one in places if one[0] == "global" and len(one) == 3 and is_within(one[2]))
-            changers.update({(world, name) for _, name, _ in ends})
-        for (world, name), times in changers.items():
-            if name not in self._names and readers[name] == times:
-                self._surely[world].add(name)
-
-    def _takes(self, met: Function) -> bool:
-        in_place = met.called.startswith("__i") and hasattr(int, f"__{met.called[3:]}")  # as `+=` calls them
-        is_special = met.called.startswith("__") and met.called.endswith("__") and not in_place
-        runs = met.called not in _MAKERS and (is_special or met.called in self._names)
-        if met.kind is not None and not runs:
-            return False
-        world, code = met.function.__globals__, met.function.__code__
-        facts, changes = facts_of(code), changes_of(code)
-        of_kind = set() if met.kind is None else self._by_methods[id(met.kind)]
-        self._names |= facts.names | facts.texts
-        self._handed_on |= {id(world[name]) for name in facts.bare if name in world}
-        if any("__dict__" in place for place in changes) or not facts.names.isdisjoint(_BY_NAME):
-            self._loose |= facts.texts
-            of_kind |= {("", False, (name,)) for name in facts.texts}
-        for variable, method in facts.asked:
-            self._asked[id(world.get(variable))].add(method)
-        cells = closure_of(met.function)
-        around = {name: one for name, (_, one) in cells.items()}
-        for root, *place in changes:
-            in_place = is_within(place[-1]) if place else False
-            names = place[:-1] if in_place and len(place) > 1 else place
-            if not in_place:
-                self._names.add(f"{names[-1]}=")
-            if root == "global":
-                self._at(self._surely, world, names, place[-1])
-            elif root == "free" and names[0] in cells:  # which may be of other functions, too
-                self._at(self._surely, around, names, place[-1], cells[names[0]][0])
-            elif root == "first" and met.kind is not None:
-                of_kind.add((met.called, met.of_class or in_place, tuple(names)))
-            elif not in_place:
-                self._loose.add(names[-1])
-        return True
-
-    def _at(
-        self, of: dict[int, set[str]], value: Any, names: Sequence[str], end: str = "", cell: Any = None
-    ) -> None:
-        owner = value
-        for name in names:
-            owner = vars(value) if is_a(value, ModuleType) else value
-            value = dict.get(owner, name) if is_a(owner, dict) else getattr_static(owner, name, None)
-        if not is_within(end) or may_change(value, end):
-            of[id(owner if cell is None or names[1:] else cell)].add(names[-1])
-
-    def of(self, value: Any, surely: bool = False) -> set[str]:
-        """Return the names of a module, or the attributes of an object or a class, that may be changed.
-
-        With `surely` those that code changes by a variable, or by a method of a variable's value.
-        """
-        is_class, asked = is_a(value, type), self._asked.get(id(value), set())
-        found = set(self._loose if id(value) in self._handed_on and not surely else ())
-        modules = {base.__module__ for base in type(value).__mro__}
-        if OF_LAYERS in modules and not self._names.isdisjoint(("eval", "train")):
-            found.add("training")  # these methods of torch set it
-        for base in value.__mro__ if is_class else type(value).__mro__:
-            for maker in () if is_class else map(vars(base).get, ("__init__", "__post_init__")):
-                found |= fleeting_in(maker.__code__) if is_a(maker, FunctionType) else set()
-            for name, one in vars(base).get("__dataclass_fields__", {}).items():
-                found |= {name} if getattr(one.default_factory, "__name__", "") in _FLEETING_NAMES else set()
-            for method, on_class, names in self._by_methods.get(id(base), ()):
-                if surely and method not in asked:
-                    continue
-                if len(names) > 1:
-                    self._at(self._surely if surely else self._of, value, names)
-                elif on_class or not is_class:
-                    found.update(names)
-        found |= self._surely.get(id(value), set())
-        return found if surely else found | self._of.get(id(value), set())
+        return _variable(steps, at - 1, _DEPTHS.get(op, arg) - 1)
+    return name if op in _GLOBALS else ""

@@ -23,16 +23,7 @@ from typing import Any
 from espnet3.parallel.checks import is_a, loaded, own_attribute
 from espnet3.parallel.errors import is_ours
 from espnet3.parallel.provenance import EXECUTION, NAMESPACES
-from espnet3.parallel.provenance.code import (
-    CHANGERS,
-    OF_LAYERS,
-    WITHIN,
-    changes_of,
-    closure_of,
-    facts_of,
-    is_within,
-    may_change,
-)
+from espnet3.parallel.provenance.code import FLEETING_NAMES, OF_LAYERS, facts_of, fleeting_in
 from espnet3.parallel.provenance.modules import MAIN, is_users, module_of, name_of
 
 PLAIN: frozenset[Any] = frozenset({bool, int, float, complex, str, bytes, type(None)})
@@ -126,15 +117,15 @@ class Content:
         self.compared: Any = None  # returns what counts of a variable: nothing, or one value
         self._module_name = module_name
         self._lenient = lenient  # any value without content drops out
-        self._left_out: Callable[[Any], set[str]] = lambda _: set()  # names of an object that do not count
         self._is_reached = False  # all code is, so that this is known
         self._come_later: set[str] = set()  # modules whose functions and classes are missing as a run begins
         # by identity: in which order objects were met, since a part may be met again in itself or elsewhere
         self._met: dict[int, tuple[int, Any]] = {}
         self._depth, self._waiting = 0, list[tuple[Any, str]]()  # objects too deep in others for now
         self._known: dict[int, tuple[str, Any, bool]] = {}
-        # by identity: a class's hash, its bases that are the user's, and the names of all, and of their modules
-        self._classes: dict[int, tuple[bytes, list[type], set[str], type]] = {}
+        # by identity: a class's hash, its bases that are the user's, the names of all, and of their modules, and the
+        # attributes that do not count
+        self._classes: dict[int, tuple[bytes, list[type], set[str], set[str], type]] = {}
 
     def add(self, thing: Any) -> None:
         """Take in a function, a class, a module, or the dotted name of one."""
@@ -142,7 +133,7 @@ class Content:
     def hash(self, value: Any, place: str) -> str:
         """Return the hash of a value."""
         if id(value) not in self._known:
-            self._is_settled = True  # nothing in it is left out
+            self._is_settled = True  # nothing in it may come later
             try:
                 digest = self._of(value, place)
                 for one, where in self._waiting:  # which grows
@@ -235,13 +226,11 @@ class Content:
         full = f"{self._module_name(module)}:{name}".encode()
         if is_a(value, type) and "<" in name and is_users(value) and id(value) not in self._met:
             # a function may make several of that name
-            self._met[id(value)], out = (len(self._met), value), self._left_out(value)
+            self._met[id(value)] = len(self._met), value
             own = {key: one for key, one in vars(value).items() if key[:2] != "__" or is_a(one, FunctionType)}
-            members = self._inside(_OWN, {k: own[k] for k in own if k not in out}, place)
-            return _digest("code", full, members, self._of(value.__bases__, place))
+            return _digest("code", full, self._inside(_OWN, own, place), self._of(value.__bases__, place))
         if not is_a(value, FunctionType):
-            # such as `TABLE.get`: what it is bound to counts, unless it changes that
-            held = value.__self__ if is_a(value, _BOUND) and value.__name__ not in CHANGERS else None
+            held = value.__self__ if is_a(value, _BOUND) else None  # such as `TABLE.get`
             is_free = is_a(held, (ModuleType, type, types.NoneType))
             return _digest("code", full, b"" if is_free else self._of(held, place))
         full += b" " + value.__code__.co_name.encode()
@@ -252,19 +241,15 @@ class Content:
             return _digest("code", full)  # its name says which it is, and its code counts there
         self._met[id(value)] = len(self._met), value
         said = facts_of(value.__code__).hash.encode() if is_users(value) else b""
-        given = given_to(value, "", self.compared).items()
-        left = {
-            phrase for phrase, (_, _, cell) in given if phrase.partition(" of ")[0] in self._left_out(cell)
-        }
-        kept = tuple(one for phrase, (one, changed, _) in given if not changed and phrase not in left)
-        return _digest("code", full, said, self._of(kept, place))
+        return _digest("code", full, said, self._of((*given_to(value, "", self.compared).values(),), place))
 
     def _object(self, value: Any, kind: type, place: str, inside: bytes) -> bytes:
         if id(kind) not in self._classes:
             names = {base.__module__ for base in kind.__mro__}
             names |= {f"{base.__module__}.{base.__name__}" for base in kind.__mro__}
-            self._classes[id(kind)] = self._of(kind, place), [*filter(is_users, kind.__mro__)], names, kind
-        digest, users, names, _ = self._classes[id(kind)]
+            users = [*filter(is_users, kind.__mro__)]
+            self._classes[id(kind)] = self._of(kind, place), users, names, _uncounted(kind), kind
+        digest, users, names, out, _ = self._classes[id(kind)]
         if names & _NOTHING or (self._lenient and names & _ONCE):
             return _digest("nothing", digest if users else kind.__qualname__.encode())
         attributes = attributes_of(value)
@@ -277,15 +262,22 @@ class Content:
             if not self._lenient:
                 raise NoContentError(_NO_CONTENT.format(place, kind))
             return _digest("nothing", digest)
-        out = {*self._left_out(value)}
-        self._is_settled = self._is_settled and self._is_reached and not out
-        out |= _OF_START.get(kind.__module__, set())
         if (kind.__name__, kind.__module__) in NAMESPACES and self.compared:
             attributes = {name: one for name, part in attributes.items() for one in self.compared(name, part)}
-        for base in kind.__mro__:  # in these cached properties keep their values
-            out.update(name for name, one in vars(base).items() if type(one) is cached_property)
         own = self._inside(_OWN, {name: one for name, one in attributes.items() if name not in out}, place)
-        return _digest("object", b"" if WITHIN in out else inside, digest, self._of(taken, place), own)
+        return _digest("object", inside, digest, self._of(taken, place), own)
+
+
+def _uncounted(kind: type) -> set[str]:
+    # attributes that are another one at each start, and those in which cached properties keep their values
+    found = {*_OF_START.get(kind.__module__, ())}
+    for base in kind.__mro__:
+        makers = [vars(base).get(name) for name in ("__init__", "__post_init__")]
+        found.update(*(fleeting_in(one.__code__) for one in makers if isinstance(one, FunctionType)))
+        for name, one in vars(base).get("__dataclass_fields__", {}).items():
+            found |= {name} if getattr(one.default_factory, "__name__", "") in FLEETING_NAMES else set()
+        found.update(name for name, one in vars(base).items() if type(one) is cached_property)
+    return found
 
 
 def _instead(value: Any, kind: type) -> Any:
@@ -342,27 +334,20 @@ def used(value: Any, name: str, code: CodeType, compared: Any) -> Any:
     return {one: left for one, part in read.items() for left in (compared(one, part) if compared else [part])}
 
 
-def given_to(
-    function: FunctionType, called: str = "", compared: Any = None
-) -> dict[str, tuple[Any, bool, Any]]:
-    """Return a function's defaults, and what it reads of the function around it: value, whether it changes it, cell."""
-    code, defaults, cells = function.__code__, function.__defaults__ or (), closure_of(function)
+def given_to(function: FunctionType, called: str = "", compared: Any = None) -> dict[str, Any]:
+    """Return a function's defaults, and what it reads of the function around it."""
+    code, defaults = function.__code__, function.__defaults__ or ()
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
     given = {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}
-    values = {("argument", name): one for name, one in given.items()}
-    values |= {("free", name): one for name, (_, one) in cells.items()}
-    changed = set()
-    for root, *rest in changes_of(code) if values else ():
-        place = (root, rest.pop(0)) if root != "first" else ("argument", code.co_varnames[0])
-        if len(rest) != 1 or not is_within(rest[0]) or may_change(values.get(place), rest[0]):
-            changed.add(place)
-    found: dict[str, tuple[Any, bool, Any]] = {}
-    for name, one in given.items():
-        for left in compared(name, one) if compared else [one]:
-            found[f"the default {name} of {called}"] = left, ("argument", name) in changed, None
-    for name, (cell, one) in cells.items():
-        counts = used(None if name == "__class__" else one, name, code, compared)
-        found[f"{name} of {called}"] = counts, ("free", name) in changed, cell
+    found = {
+        f"the default {name} of {called}": left
+        for name, one in given.items()
+        for left in (compared(name, one) if compared else [one])
+    }
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # not bound yet
+            one = None if name == "__class__" else cell.cell_contents
+            found[f"{name} of {called}"] = used(one, name, code, compared)
     return found
 
 

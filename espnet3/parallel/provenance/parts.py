@@ -162,6 +162,10 @@ class LoadedCode:
         self._left: Code = {key: {**one, "values": {}} for key, one in others.items()}
         self._known: Any = None
 
+    def is_used_here(self) -> bool:
+        """Tell whether this process has compared what it has loaded, since items run in it."""
+        return self._known is not None and self._known[0] == os.getpid()
+
     def check(self, where: str) -> None:
         """Compare what this process, called `where`, has loaded since it was last asked.
 
@@ -222,7 +226,7 @@ def _parts_of(module: ModuleType, file: str, wanted: dict[str, str]) -> dict[str
             name = getattr(one.__code__, "co_qualname", one.__qualname__)
             if name in wanted and os.path.basename(one.__code__.co_filename) == file:
                 found.setdefault(name, set()).add(facts_of(one.__code__).hash)
-            left += [*(value for value, *_ in given_to(one).values()), vars(one).get("__wrapped__")]
+            left += [*given_to(one).values(), vars(one).get("__wrapped__")]
     return found
 
 

@@ -4,8 +4,8 @@
 
 A function counts by its compiled code, a class by its bases and members, a variable by its content; of a module, the
 names count that reached code has of it. A module that a function imports counts by its file, whole: it may not be
-loaded yet. Variables that reached code changes as it runs (caches) are left out: which these are is known once all of
-it has been reached.
+loaded yet. Variables that reached code sets are left out: which these are is known once all of it has been reached.
+What else items change in this process is hashed before and after they run.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import builtins
 import os
 import re
 import sys
-import weakref
 from abc import ABCMeta
-from collections import Counter
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Set
 from functools import cache, partial
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -25,7 +24,7 @@ from typing import Any, get_args
 from espnet3.parallel.checks import is_a, is_path, own_attribute
 from espnet3.parallel.provenance import FUNCTION, NAMESPACES, modules
 from espnet3.parallel.provenance import code as bytecode
-from espnet3.parallel.provenance.code import DIGITS, Changed, Function, facts_of
+from espnet3.parallel.provenance.code import DIGITS, changed_in, facts_of
 from espnet3.parallel.provenance.content import PLAIN, WRAPPERS, Content, as_containers, given_to, used
 from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, is_users, locate, module_of, real
 from espnet3.parallel.provenance.parts import (
@@ -44,6 +43,7 @@ from espnet3.parallel.provenance.parts import (
     parts_in,
 )
 
+_CACHES = {*PLAIN, *FILLED, defaultdict, OrderedDict, Counter, deque, bytearray}
 _COUNTED = (*WRAPPERS, *PLAIN, *FILLED, tuple)  # kinds of values among all names of a module
 _NOTHING = compile("", "<nothing>", "exec")  # of a module that has no file
 _FEW = 100  # parts of a value that may hold the name of a module
@@ -68,8 +68,11 @@ _OF_HYDRA = {"hydra", "hydra.utils"}
 _BUILTINS = {"builtins", id(builtins)}
 _SEES_ALL = {"globals": _BUILTINS, "eval": _BUILTINS, "exec": _BUILTINS, "modules": {"sys", id(sys)}}
 
-# Of values that code may change: the hash as this process met each first
-_MET: dict[Any, tuple[str, Any]] = {}
+# Methods that run before an item sees the object
+_MAKERS = frozenset({"__init__", "__post_init__", "__new__", "__init_subclass__", "__set_name__", "__setstate__",
+    "__class_getitem__", "__setitem__", "__delitem__", "__setattr__", "__delattr__"})  # fmt: skip
+# By module, kind and name, and the hash as items have left it: the one before they ran, or None for none
+_BEFORE: dict[tuple[str, str, str, str], str | None] = {}
 
 
 def code_of(roots: Iterable[Any], config: Any = None, compared: Any = None) -> tuple[Code, set[str]]:
@@ -77,6 +80,29 @@ def code_of(roots: Iterable[Any], config: Any = None, compared: Any = None) -> t
 
     Code in a config counts, and what it has under `_target_`; of variables what `compared` leaves. The nearest first.
     """
+    code, installed = _as_it_is(roots, config, compared)
+    for module, kind, name, found in _hashes(code):
+        del code[module][kind][name]
+        if (then := _BEFORE.get((module, kind, name, found), found)) is not None:
+            code[module][kind][name] = then
+    return code, installed
+
+
+def settle(before: Code, roots: Iterable[Any], compared: Any = None) -> None:
+    """Note what items have changed in this process since `code_of` was `before`: it changes no run."""
+    for module, kind, name, found in _hashes(_as_it_is(roots, None, compared)[0]):
+        was = before.get(module, {}).get(kind, {}).get(name)
+        is_filled = kind == "code" and name.startswith(VALUE)  # other processes need not have that
+        if was != found and (was is not None or is_filled):
+            _BEFORE[module, kind, name, found] = None if is_filled else was
+
+
+def _hashes(code: Code) -> list[tuple[str, str, str, str]]:
+    kinds = [(module, kind, entry[kind]) for module, entry in code.items() for kind in ("code", "values")]
+    return [(module, kind, name, found) for module, kind, held in kinds for name, found in held.items()]
+
+
+def _as_it_is(roots: Iterable[Any], config: Any, compared: Any) -> tuple[Code, set[str]]:
     locate.cache_clear()  # nothing is imported from here on
     modules.names_in.cache_clear()
     _own_module.cache_clear()
@@ -86,8 +112,7 @@ def code_of(roots: Iterable[Any], config: Any = None, compared: Any = None) -> t
     reach.hash(config, "config")
     reach.follow()
     bases = [base for root in roots for base in getattr(root, "__mro__", ()) if not is_users(base)]
-    called = {"forward", "build_env_local"}.union(*map(vars, bases))  # this layer calls methods of its bases
-    return reach.result(Changed(reach.functions.values(), called)), reach.installed
+    return reach.result({"forward", "build_env_local"}.union(*map(vars, bases))), reach.installed
 
 
 # Gathers all that is reached, the nearest first
@@ -104,7 +129,7 @@ class _Reach(Content):
         self._importers: list[tuple[CodeType, str, set[str]]] = []
         self._elsewhere: set[str] = set()
         self.installed: set[str] = set()  # import names of packages, the standard library's included
-        self.functions: dict[int, Function] = {}
+        self._functions: dict[int, tuple[FunctionType, str]] = {}  # and of a method, how code calls it
         self._codes: dict[str, CodeType] = {}
         self._later: set[str] = set()  # modules that functions import: what they register is not there yet
         self._todo: list[Any] = []
@@ -149,34 +174,34 @@ class _Reach(Content):
         elif not is_users(thing) and not (is_a(thing, type) and FUNCTION in vars(thing)):
             self._installed(thing, vars(thing).keys() if is_a(thing, type) else ())
         elif is_a(thing, FunctionType):
-            self._function(Function(thing), thing.__qualname__)
+            self._function(thing, thing.__qualname__)
         elif is_a(thing, type):
             self._class(thing)
         elif is_a(thing, ModuleType):
             self._all_names(vars(thing))
 
-    def result(self, changed: Changed) -> Code:
+    def result(self, called: Set[str]) -> Code:
+        """Return what was reached; `called` are the methods that this layer calls."""
         self._come_later, self._is_reached = self._later - self._at_start(), True
-        now, then = self._hashes(changed.of), self._hashes(partial(changed.of, surely=True))
-        for key, (mine, _) in then.items():
-            module, phrase, value, owner, name = self._values[key]
-            held = owner.get(name) if name and key in now and type(owner) is dict else None
-            body = self._body_of(module)
+        self._known = {at: known for at, known in self._known.items() if known[2]}
+        changed = self._changed(called)
+        for module, phrase, value, owner, name in self._values.values():
+            entry, body, out = self._entry(module), self._body_of(module), changed.get(id(owner), set())
+            if name is not None and name in out:
+                if name in body.definitions:  # the statement that makes it, then
+                    entry["values"][f"{STATEMENT}{name}"] = {body.definitions[name]}
+                continue
+            held = owner.get(name) if name and type(owner) is dict else None
             is_literal = name in body.literals
             if (is_literal and type(held) in PLAIN) or (type(held) in FILLED and held):
                 # as the script leaves it, which other processes do not run
                 part, in_file = (filling(one, is_literal) for one in (held, body.constants.get(name, held)))
-                self._entry(module)["code"][phrase] = {part} if part == in_file else {part, BY_SCRIPT}
-            rest, is_all = now.get(key, ("", False))
-            first = mine if is_all else _as_met(value if rest else owner, (phrase, rest), mine)
-            self._entry(module)["values"].setdefault(phrase, set()).add(first)
-        for module, phrase, *_ in (
-            one for key, one in self._values.items() if not then.get(key, ("", False))[1]
-        ):
-            # of what code changes by a variable, or in it, the statement that makes it
-            name = phrase.removeprefix(VALUE)
-            if (said := self._body_of(module).definitions.get(name)) is not None:
-                self._entry(module)["values"][f"{STATEMENT}{name}"] = {said}
+                entry["code"][phrase] = {part} if part == in_file else {part, BY_SCRIPT}
+            counts = value
+            if name is None:
+                left = (one for one in value[1].items() if one[0] not in out)
+                counts = value[0], sorted(one for one in left if self._may_matter(owner, one[0]))
+            entry["values"].setdefault(phrase, set()).add(self.hash(counts, phrase)[:DIGITS])
         self._entry(INSTALLED)["values"][PUT_THERE] = self._put
         self._entry(INSTALLED)["elsewhere"] = sorted(self._elsewhere)
         for entry in self._entries.values():
@@ -210,19 +235,23 @@ class _Reach(Content):
                 left += [each for one, _ in bytecode.imports_in(code, package, True) for each in locate(one)]
         return found
 
-    def _hashes(self, left_out: Any) -> dict[Any, tuple[str, bool]]:
-        self._left_out, found = left_out, {}
-        self._known = {at: known for at, known in self._known.items() if known[2]}
-        for key, (_, phrase, value, owner, name) in self._values.items():
-            out = left_out(owner)
-            counts = value
-            if name is None:
-                left = (
-                    one for one in value[1].items() if one[0] not in out and self._may_matter(owner, one[0])
-                )
-                counts = value[0], sorted(left)
-            if not name or name not in out:
-                found[key] = self.hash(counts, phrase)[:DIGITS], self._known[id(counts)][2]
+    def _changed(self, called: Set[str]) -> dict[int, set[str]]:
+        # by the identity of a module's names: the variables that are changed by code that runs with the items, or only
+        # read by methods that do not run and change them
+        found, names = defaultdict[int, set[str]](set), self._mentioned | called
+        readers, left = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
+        for function, method in self._functions.values():
+            code, world = function.__code__, function.__globals__
+            readers.update((id(world), name) for name in facts_of(code).reads)
+            # of another class `add` may be anything
+            changed = {name for name in changed_in(code) if type(world.get(name)) in _CACHES}
+            is_special = method[:2] == method[-2:] == "__" and method not in _MAKERS
+            if not method or is_special or method in names - _MAKERS:
+                found[id(world)] |= changed
+            else:
+                left.update((id(world), name) for name in changed)
+        for (at, name), times in left.items():
+            found[at] |= {name} if readers[at, name] == times else set()
         return found
 
     def _may_matter(self, owner: Any, name: str) -> bool:
@@ -255,11 +284,11 @@ class _Reach(Content):
         self._values[key] = module, phrase, value, owner, name
         self.hash(value, phrase)
 
-    def _function(self, met: Function, name: str) -> None:
-        function, code = met.function, met.function.__code__
-        if id(function) in self.functions or code.co_filename.startswith("<attrs generated"):
+    def _function(self, function: FunctionType, name: str, method: str = "") -> None:
+        code = function.__code__
+        if id(function) in self._functions or code.co_filename.startswith("<attrs generated"):
             return  # of these what they were made from counts; another salt is in each
-        self._seen[id(function)] = self.functions[id(function)] = met
+        self._seen[id(function)] = self._functions[id(function)] = function, method
         # not what the function says, which may be the module of another one that it stands for
         module, is_text = str(function.__globals__.get("__name__", "")), code.co_filename.startswith("<")
         entry = self._entry(module, "" if is_text else os.path.abspath(code.co_filename))
@@ -271,16 +300,13 @@ class _Reach(Content):
         entry[kind].setdefault(known, set()).update({facts.hash}, hidden & function.__globals__.keys())
         self._codes[facts.hash] = code
         given = given_to(function, name, self.compared)
-        for phrase, (value, is_changed, cell) in given.items():
-            if is_changed:
-                self.hash(value, phrase)
-            else:
-                self._value(module, phrase, value, cell, phrase.partition(" of ")[0] if cell else "")
+        for phrase, value in given.items():
+            self._value(module, phrase, value)
         held = {one: value for one, value in list(vars(function).items()) if not one.startswith("_espnet3_")}
         self.add(held.pop("__wrapped__", None))
         for one, value in held.items():
-            self._value(module, f"{VALUE}{name}.{one}", value, function, one)
-        self._code(code, function.__globals__, [value for value, *_ in given.values()])
+            self._value(module, f"{VALUE}{name}.{one}", value)
+        self._code(code, function.__globals__, [*given.values()])
 
     def _class(self, cls: type) -> None:
         if isinstance(standing := vars(cls).get(FUNCTION), staticmethod):
@@ -302,7 +328,7 @@ class _Reach(Content):
             counts = {key: one for key, one in fields.items() if self.compared(key, one.default)}
             known["__dataclass_fields__"] = counts
         for one, kind in dict(known.pop("__annotations__", {})).items():
-            self._value(module, f"the annotation of {name}.{one}", kind, cls, one)
+            self._value(module, f"the annotation of {name}.{one}", kind)
             words, live = _WORD.findall(kind) if type(kind) is str else (), sys.modules.get(module)
             self._names(vars(live) if words and live is not None else {}, {*words}, frozenset(words))
         made_from = [f"{modules.name_of(module_of(base))}:{base.__qualname__}" for base in bases]
@@ -312,14 +338,12 @@ class _Reach(Content):
             self.add(base)
         for attribute, value in known.items():
             functions = functions_of(value)
-            setters = [value.fset, value.fdel] if type(value) is property else []
             for one in filter(is_users, functions):
-                called = f"{attribute}=" if any(one is each for each in setters) else attribute
-                self._function(Function(one, cls, is_a(value, classmethod), called), f"{name}.{attribute}")
+                self._function(one, f"{name}.{attribute}", attribute)
                 self._put_there(module, f"{name}.{attribute}", one)
             is_fleeting = f"{name}.{attribute}" in self._body_of(module).fleeting
             for left in () if is_fleeting else self.compared(attribute, value):
-                self._value(module, f"{'' if functions else VALUE}{name}.{attribute}", left, cls, attribute)
+                self._value(module, f"{'' if functions else VALUE}{name}.{attribute}", left)
 
     def _code(self, code: CodeType, world: dict[str, Any], given: list[Any]) -> None:
         facts = facts_of(code)
@@ -521,18 +545,6 @@ def _own_module(text: str, above: str) -> str:
     dotted = modules.absolute(text[dots:].replace(":", "."), dots, above)
     is_name = text[-1:] != "." and dotted.replace(".", "").isidentifier()
     return dotted if is_name and any(map(is_own, locate(dotted).values())) else ""
-
-
-def _as_met(thing: Any, rest: tuple[Any, ...], mine: str) -> str:
-    try:
-        there: Any = weakref.ref(thing)
-    except TypeError:  # of a list, say
-        there = partial(lambda one: one, thing)
-    first, known = _MET.get((id(thing), rest), (mine, there))
-    if known() is not thing:
-        first, known = mine, there
-    _MET[id(thing), rest] = first, known
-    return first
 
 
 def _texts_in(value: Any) -> set[str]:

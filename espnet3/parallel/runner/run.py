@@ -199,13 +199,14 @@ def _to_list(run: Run, spec: RunSpec, launch: Launch, report: Report) -> Any:
 
 def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Report) -> Any:
     from espnet3.parallel.ledger.folder import open_run, resumed  # here: it is a tenth of a second
+    from espnet3.parallel.ledger.identity import items_have_run
     from espnet3.parallel.ledger.merge import Results, note_finished
     from espnet3.parallel.ledger.split import FAILED
     from espnet3.parallel.provenance.parts import LoadedCode
     from espnet3.parallel.runner.shards import run_shards, shards_of
 
-    retry = run.retry_failed
-    identity = run.identity()
+    retry, identity = run.retry_failed, run.identity()
+    loaded = LoadedCode({} if resumed(run.runner.resume) == "force" else identity.code)
     with open_run(path, identity, run.items, run.runner.resume) as folder:
         shards = shards_of(folder.plan["shards"], run.items, run.cost, folder.path) if run.writes else []
         again = [shard for shard in shards if not folder.has_shard(shard.marked, retry)]
@@ -216,18 +217,20 @@ def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Repo
         else:
             left, failed = len(folder.left(retry)), 0 if retry else folder.failed
         report.resume(len(run.items) - left, failed, folder.resuming(left))
-        spec = replace(
-            spec, loaded=LoadedCode({} if resumed(run.runner.resume) == "force" else identity.code)
-        )
-        if run.writes:
-            run_shards(run, folder, again, spec, launch, report)
-        elif left:
-            _run_items(run, folder, replace(spec, as_lines=True), launch, report)
-        summary = report.summary()
-        folder.event("computed", **asdict(summary))
-        folder.merge(finished=not run.finishes)
-        report.end(summary)
-        result = run.finish(Results(path), len(shards))
+        spec = replace(spec, loaded=loaded)
+        try:
+            if run.writes:
+                run_shards(run, folder, again, spec, launch, report)
+            elif left:
+                _run_items(run, folder, replace(spec, as_lines=True), launch, report)
+            summary = report.summary()
+            folder.event("computed", **asdict(summary))
+            folder.merge(finished=not run.finishes)
+            report.end(summary)
+            result = run.finish(Results(path), len(shards))
+        finally:
+            if loaded.is_used_here() or run.finishes:
+                items_have_run(identity, type(run.runner), type(run.runner.provider))
         if run.finishes:
             folder.lease.check()
             note_finished(path)

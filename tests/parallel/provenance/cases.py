@@ -278,6 +278,13 @@ BECOMES = {
     "timedelta": ("import datetime\nT = datetime.timedelta(VALUE)", "T.days"),
     "cycle": ("class A: pass\na = A()\na.me = a\na.k = VALUE", "a.me.k"),
     "weak": ("import weakref\nclass A: pass\na = A()\na.k = VALUE\nW = weakref.ref(a)", "a.k + (W() is None)"),
+    "array beside a store": ("T = np.array([VALUE])\ndef f():\n    out = {}\n    out[0] = T[0]\n    return T", "f()"),
+    "frame with a method of lists": ("T = pd.Series([VALUE])", "T.pop(0)"),
+    "attribute that its own method sets": (
+        "class A:\n    def __init__(s, k): s.k = k\n    def f(s):\n        s.k += 1\n        return s.k\na = A(VALUE)",
+        "a.f()"),
+    "table that is filled by another name": (
+        "T = {0: VALUE}\ndef f(t=T):\n    t[1] = 1\n    return t[0]", "f() + T[0]"),
     "cache and value": (
         ("T = {'k': VALUE}\nC = {}\ndef f(i):\n    C[i] = T['k']\n    out = {}\n    out['x'] = T['k']\n"
         "    return C[i]"),
@@ -331,14 +338,17 @@ CACHES = {
     "thread local": ("T = threading.local()\ndef f():\n    T.x = 1\n    return 1", "f()"),
     "class cache": ("class A:\n    c = {}", "A.c.setdefault(idx, idx)"),
     "lock": ("L = threading.Lock()", "L.acquire(False)"),
-    "flag": ("class M(enum.Flag):\n    A = 1\n    B = 2", "M.A | M.B"),
+    "flag": ("class M(enum.Flag):\n    A = 1\n    B = 2", "(M.A | M.B).value"),
     "notes of an error": ("E = ValueError(1)\ndef f(i):\n    vars(E)['__notes__'] = [i]\n    return str(E)", "f(idx)"),
-    "logger": ("import logging\nL = logging.getLogger('mine')", "L.info('x')"),
+    "logger": ("import logging\nL = logging.getLogger('mine')", "L.info('x') or 1"),
     "annotations that were asked for": ("class A: k = 1\ndef f(): return A.k, len(A.__annotations__)", "f()"),
     "a constant that no compiler makes": (
         "def f(): return 1\nf.__code__ = f.__code__.replace(co_consts=(*f.__code__.co_consts, object()))", "f()"),
     "what int() counts": (
         "class A:\n    def __init__(s): s.n = 0\n    def __int__(s):\n        s.n += 1\n        return s.n\na = A()",
         "int(a)"),
-    "deque": ("C = collections.deque([1, 2])\ndef f(i):\n    C.popleft()\n    return 1", "f(idx)"),
+    "array": ("A = np.zeros(9)\ndef f(i):\n    A[i] = 1\n    return i", "f(idx)"),
+    "lazy object": ("class M: k = 1\nO = None\ndef f():\n    global O\n    O = O or M()\n    return O.k", "f()"),
+    "table by another name": ("T = {'a': 1}\ndef f(i):\n    t = T\n    t[i] = i\n    return i", "f(idx)"),
+    "deque": ("C = collections.deque(range(9))\ndef f(i):\n    C.popleft()\n    return 1", "f(idx)"),
 }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from espnet3.parallel.provenance.parts import changed_parts
-from espnet3.parallel.provenance.reach import code_of
+from espnet3.parallel.provenance.reach import code_of, settle
 from tests.parallel.provenance.package import ROOT, Package
 
 
@@ -238,6 +238,7 @@ def test_what_a_decorator_keeps_beside_a_function_does_not_count(package: Packag
     module = package.load()
     first = code_of([module.Runner])[0]
     module.Runner.forward(0)
+    settle(first, [module.Runner])
     assert changed_parts(first, code_of([module.Runner])[0]) == []
 
 

@@ -71,7 +71,7 @@ _SETTERS = ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE")
 _TAKERS = ("STORE_", "DELETE_", "POP_", "END_")  # they leave no value
 _COPIES, _TURNS = ("COPY", "DUP_"), ("SWAP", "ROT_")
 # Methods of containers that change them
-CHANGERS = frozenset({"append", "appendleft", "add", "clear", "discard", "extend", "extendleft", "insert", "popitem",
+_CHANGERS = frozenset({"append", "appendleft", "add", "clear", "discard", "extend", "extendleft", "insert", "popitem",
     "pop", "popleft", "remove", "reverse", "setdefault", "sort", "update", "difference_update", "move_to_end"}
 )  # fmt: skip
 # What is another one at each start, by the first and the last name that lead there; and names that say the same of it
@@ -364,17 +364,19 @@ def fleeting_in(code: CodeType) -> frozenset[str]:
 
 
 @once
-def changed_in(code: CodeType) -> frozenset[str]:
-    """Return the variables of its module that code sets, or changes by `[...] =` or a method of containers."""
-    found, steps = set().union(*map(changed_in, _inner_codes(code))), _steps_of(code)
+def changed_in(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the variables of the module that code sets, and those that it changes by `[...] =` or as a container."""
+    bound, filled, steps = set[str](), set[str](), _steps_of(code)
     for at, (op, name, *_) in enumerate(steps):
         if op in ("STORE_GLOBAL", "DELETE_GLOBAL"):
-            found.add(name)
+            bound.add(name)
         elif op in _SETTERS or (op in _KEYS and steps[at - 1][0].startswith(_COPIES)):  # as in `+=`
-            found.add(_variable(steps, at, _KEYS[op]))
-        elif op in _ATTRIBUTES and name in CHANGERS and steps[at - 1][0] in _GLOBALS:
-            found.add(steps[at - 1][1])
-    return frozenset(found)
+            filled.add(_variable(steps, at, _KEYS[op]))
+        elif op in _ATTRIBUTES and name in _CHANGERS and steps[at - 1][0] in _GLOBALS:
+            filled.add(steps[at - 1][1])
+    for inner in map(changed_in, _inner_codes(code)):
+        bound, filled = bound | inner[0], filled | inner[1]
+    return frozenset(bound), frozenset(filled - {""})
 
 
 def _variable(steps: list[_Step], at: int, below: int) -> str:

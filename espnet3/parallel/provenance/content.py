@@ -117,12 +117,11 @@ class Content:
         self.compared: Any = None  # returns what counts of a variable: nothing, or one value
         self._module_name = module_name
         self._lenient = lenient  # any value without content drops out
-        self._is_reached = False  # all code is, so that this is known
         self._come_later: set[str] = set()  # modules whose functions and classes are missing as a run begins
         # by identity: in which order objects were met, since a part may be met again in itself or elsewhere
         self._met: dict[int, tuple[int, Any]] = {}
         self._depth, self._waiting = 0, list[tuple[Any, str]]()  # objects too deep in others for now
-        self._known: dict[int, tuple[str, Any, bool]] = {}
+        self._known: dict[int, tuple[str, Any]] = {}
         # by identity: a class's hash, its bases that are the user's, the names of all, and of their modules, and the
         # attributes that do not count
         self._classes: dict[int, tuple[bytes, list[type], set[str], set[str], type]] = {}
@@ -133,7 +132,6 @@ class Content:
     def hash(self, value: Any, place: str) -> str:
         """Return the hash of a value."""
         if id(value) not in self._known:
-            self._is_settled = True  # nothing in it may come later
             try:
                 digest = self._of(value, place)
                 for one, where in self._waiting:  # which grows
@@ -146,7 +144,7 @@ class Content:
                 found = "deep"
             finally:
                 self._depth, self._met, self._waiting = 0, {}, []
-            self._known[id(value)] = found, value, self._is_settled
+            self._known[id(value)] = found, value
         return self._known[id(value)][0]
 
     def _of(self, value: Any, place: str) -> bytes:
@@ -218,7 +216,6 @@ class Content:
 
     def _of_code(self, value: Any, place: str) -> bytes:
         self.add(value)
-        self._is_settled = self._is_settled and (self._is_reached or not is_users(value))
         owner = getattr(value, "__objclass__", value) if is_a(value, _OF_C) else value
         module = module_of(owner)
         read = type.__getattribute__ if is_a(value, type) else getattr

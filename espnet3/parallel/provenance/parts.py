@@ -43,6 +43,8 @@ _ASKED = re.compile(rb"annotations__|signature|get_type_hints|get_annotations|ge
 # loaded; of installed packages "elsewhere": modules that are imported and not the user's, or not there. All processes
 # of a run have the same "code"
 Code = dict[str, dict[str, Any]]
+# By module and name, what this process has had of a value: items of an earlier run may have changed it
+_HAD: dict[tuple[ModuleType, str], set[str]] = {}
 
 
 def packed(text: bytes) -> str:
@@ -207,6 +209,8 @@ class LoadedCode:
                 now = _parts_of(module, os.path.basename(file), entry["code"])
                 for part, found in _parts_of_source(source).items() if source else ():
                     now[part] = now.get(part, set()) | found  # a decorator may have compiled it anew
+                for part in [one for one in now if one.startswith(VALUE)]:
+                    now[part] = _HAD[module, part] = now[part] | _HAD.get((module, part), set())
                 lines += _differences(file, entry, now)
         return lines
 

@@ -17,6 +17,7 @@ import sys
 from abc import ABCMeta
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Set
+from contextlib import suppress
 from functools import cache, partial
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, get_args
@@ -43,7 +44,7 @@ from espnet3.parallel.provenance.parts import (
     parts_in,
 )
 
-_CACHES = {*PLAIN, *FILLED, defaultdict, OrderedDict, Counter, deque, bytearray}
+_CACHES = {*FILLED, defaultdict, OrderedDict, Counter, deque, bytearray}
 _COUNTED = (*WRAPPERS, *PLAIN, *FILLED, tuple)  # kinds of values among all names of a module
 _NOTHING = compile("", "<nothing>", "exec")  # of a module that has no file
 _FEW = 100  # parts of a value that may hold the name of a module
@@ -71,8 +72,8 @@ _SEES_ALL = {"globals": _BUILTINS, "eval": _BUILTINS, "exec": _BUILTINS, "module
 # Methods that run before an item sees the object
 _MAKERS = frozenset({"__init__", "__post_init__", "__new__", "__init_subclass__", "__set_name__", "__setstate__",
     "__class_getitem__", "__setitem__", "__delitem__", "__setattr__", "__delattr__"})  # fmt: skip
-# By module, kind and name, and the hash as items have left it: the one before they ran, or None for none
-_BEFORE: dict[tuple[str, str, str, str], str | None] = {}
+# By roots, module, kind, name and the hash as items have left it: the one before they ran, or None for none
+_BEFORE: dict[tuple[Any, ...], str | None] = {}
 
 
 def code_of(roots: Iterable[Any], config: Any = None, compared: Any = None) -> tuple[Code, set[str]]:
@@ -80,21 +81,31 @@ def code_of(roots: Iterable[Any], config: Any = None, compared: Any = None) -> t
 
     Code in a config counts, and what it has under `_target_`; of variables what `compared` leaves. The nearest first.
     """
-    code, installed = _as_it_is(roots, config, compared)
-    for module, kind, name, found in _hashes(code):
+    code, installed = _as_it_is(roots := list(roots), config, compared)
+    for place in _hashes(code):
+        module, kind, name, found = place
         del code[module][kind][name]
-        if (then := _BEFORE.get((module, kind, name, found), found)) is not None:
+        if (then := _BEFORE.get((_names_of(roots), *place), found)) is not None:
             code[module][kind][name] = then
     return code, installed
 
 
-def settle(before: Code, roots: Iterable[Any], compared: Any = None) -> None:
-    """Note what items have changed in this process since `code_of` was `before`: it changes no run."""
-    for module, kind, name, found in _hashes(_as_it_is(roots, None, compared)[0]):
-        was = before.get(module, {}).get(kind, {}).get(name)
-        is_filled = kind == "code" and name.startswith(VALUE)  # other processes need not have that
-        if was != found and (was is not None or is_filled):
-            _BEFORE[module, kind, name, found] = None if is_filled else was
+def settle(before: Code, roots: list[Any], compared: Any = None) -> None:
+    """Note what items have changed in this process since `code_of` was `before`: for these roots it is no change."""
+    with suppress(Exception):  # of a value that items have left in ruins: the run that has it next says so
+        for place in _hashes(_as_it_is(roots, None, compared)[0]):
+            module, kind, name, found = place
+            was = before.get(module, {}).get(kind, {}).get(name)
+            is_value, is_filled = (
+                not name.startswith(STATEMENT),
+                name.startswith(VALUE),
+            )  # it may have been empty
+            if was != found and (is_filled if kind == "code" else was is not None and is_value):
+                _BEFORE[(_names_of(roots), *place)] = was
+
+
+def _names_of(roots: list[Any]) -> tuple[str, ...]:
+    return tuple(f"{module_of(root)}:{root.__qualname__}" for root in roots)
 
 
 def _hashes(code: Code) -> list[tuple[str, str, str, str]]:
@@ -102,11 +113,10 @@ def _hashes(code: Code) -> list[tuple[str, str, str, str]]:
     return [(module, kind, name, found) for module, kind, held in kinds for name, found in held.items()]
 
 
-def _as_it_is(roots: Iterable[Any], config: Any, compared: Any) -> tuple[Code, set[str]]:
+def _as_it_is(roots: list[Any], config: Any, compared: Any) -> tuple[Code, set[str]]:
     locate.cache_clear()  # nothing is imported from here on
     modules.names_in.cache_clear()
     _own_module.cache_clear()
-    roots = list(roots)
     reach = _Reach(roots, compared)
     reach.said = _texts_in(config)
     reach.hash(config, "config")
@@ -182,8 +192,8 @@ class _Reach(Content):
 
     def result(self, called: Set[str]) -> Code:
         """Return what was reached; `called` are the methods that this layer calls."""
-        self._come_later, self._is_reached = self._later - self._at_start(), True
-        self._known = {at: known for at, known in self._known.items() if known[2]}
+        self._come_later = self._later - self._at_start()
+        self._known = {} if self._come_later else self._known
         changed = self._changed(called)
         for module, phrase, value, owner, name in self._values.values():
             entry, body, out = self._entry(module), self._body_of(module), changed.get(id(owner), set())
@@ -191,7 +201,7 @@ class _Reach(Content):
                 if name in body.definitions:  # the statement that makes it, then
                     entry["values"][f"{STATEMENT}{name}"] = {body.definitions[name]}
                 continue
-            held = owner.get(name) if name and type(owner) is dict else None
+            held = owner.get(name) if name else None
             is_literal = name in body.literals
             if (is_literal and type(held) in PLAIN) or (type(held) in FILLED and held):
                 # as the script leaves it, which other processes do not run
@@ -243,8 +253,9 @@ class _Reach(Content):
         for function, method in self._functions.values():
             code, world = function.__code__, function.__globals__
             readers.update((id(world), name) for name in facts_of(code).reads)
+            bound, filled = changed_in(code)
             # of another class `add` may be anything
-            changed = {name for name in changed_in(code) if type(world.get(name)) in _CACHES}
+            changed = bound | {name for name in filled if type(world.get(name)) in _CACHES}
             is_special = method[:2] == method[-2:] == "__" and method not in _MAKERS
             if not method or is_special or method in names - _MAKERS:
                 found[id(world)] |= changed

@@ -229,7 +229,7 @@ def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Repo
             report.end(summary)
             result = run.finish(Results(path), len(shards))
         finally:
-            if loaded.is_used_here() or run.finishes:
+            if loaded.is_used_here():
                 items_have_run(identity, type(run.runner), type(run.runner.provider))
         if run.finishes:
             folder.lease.check()

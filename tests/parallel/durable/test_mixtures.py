@@ -309,3 +309,19 @@ def test_code_that_was_edited_before_the_submission_is_refused(tmp_path: Path) -
     said = start(tmp_path, program("return helper.shift(idx)", main), EDITED["function"])
     assert said.startswith(ConfigError.__name__) and f"{tmp_path / 'helper.py'}: shift" in said
     assert not (tmp_path / "out").exists()
+
+
+CHANGING = """
+from tables import MODE, TABLE
+table, tables.MODE = TABLE, str(idx)
+table[idx] = idx
+return idx
+"""
+
+
+def test_what_items_have_changed_in_a_worker_is_no_other_code(tmp_path: Path) -> None:
+    """Workers that stay may have changed a constant and a table of a module; their next run goes on."""
+    (tmp_path / "tables.py").write_text('MODE = "a"\nTABLE = {"k": 1}\n')
+    twice = 'set_parallel({"env": "local", "n_workers": 2})\nprint(run(range(4)), run(range(4), "out2"))'
+    said = start(tmp_path, program(CHANGING, twice, "import tables"), "")
+    assert said.splitlines()[-1] == f"{[0, 1, 2, 3]} {[0, 1, 2, 3]}"

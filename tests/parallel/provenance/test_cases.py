@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from espnet3.parallel import ItemError
 from espnet3.parallel.ledger.identity import changes
 from espnet3.parallel.runner.run import Run
 from tests.parallel.provenance import cases
@@ -100,6 +101,28 @@ def test_what_items_change_does_not_count(package: Package, tmp_path: Path, text
         runner = sys.modules["program"].main()
         runner.output_dir = tmp_path / "out"
         assert len(runner(range(number))) == number
+
+
+LEFT = (
+    "class N: on = True\nNET = N()\nclass S(BaseRunner):\n    @staticmethod\n    def forward(idx): return NET.on\n"
+    "def off():\n    NET.on = False\n    return 1"
+)
+
+
+def test_what_items_leave_counts_for_another_runner(package: Package, tmp_path: Path) -> None:
+    """A mode that one runner's items have set decides the results of the next one, and is no cache of its own."""
+    identity(package, cases.program(LEFT, "off()"))
+    program = sys.modules["program"]
+    before = Run.of(program.S(program.P(None)), range(3)).identity()
+    program.R(program.P(None), output_dir=tmp_path / "out")(range(2))
+    assert differences(before, Run.of(program.S(program.P(None)), range(3)).identity()) != []
+
+
+def test_a_value_in_ruins_costs_no_result(package: Package, tmp_path: Path) -> None:
+    """What cannot be looked at any more once the items have run takes no result."""
+    identity(package, cases.program("V = memoryview(b'a')", "V.release() or idx"))
+    program = sys.modules["program"]
+    assert list(program.R(program.P(None), output_dir=tmp_path / "out")(range(2))) == [0, 1]
 
 
 def test_a_checkout_may_be_moved(package: Package) -> None:

@@ -8,10 +8,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from espnet3.parallel.checks import FLAG, ON_ERROR, RESUME, Location, Whole, argument
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.errors import explained
 from espnet3.parallel.parallel import active_client, active_config, before_loading
-from espnet3.parallel.runner.arguments import check_effects, checked, with_suggestions
+from espnet3.parallel.runner.arguments import FAILURES, SECONDS, SUBDIR, check_effects, with_suggestions
 from espnet3.parallel.runner.hooks import (
     close_all,
     concatenate_shard_files,
@@ -110,26 +111,28 @@ class BaseRunner(ABC):
         split_batches: bool = True,
         every_rank: bool = False,
     ) -> None:
+        from pathlib import Path  # workers are starting meanwhile
+
         self.provider = provider
-        self.batch_size = checked("batch_size", batch_size)
-        self.async_mode = checked("async_mode", async_mode)
-        self.async_specs_dir = checked("async_specs_dir", async_specs_dir)
-        self.async_result_dir = checked("async_result_dir", async_result_dir)
-        self.async_num_workers = checked("async_num_workers", async_num_workers)
-        self.output_dir = checked("output_dir", output_dir)
-        checked("shard_subdir", shard_subdir)
-        self.shard_subdir = shard_subdir  # as given: a run folder holds it
-        self.resume = checked("resume", resume)
-        self.on_error = checked("on_error", on_error)
-        self.max_retries = checked("max_retries", max_retries)
-        self.seed = checked("seed", seed)
-        self.progress = checked("progress", progress)
-        self.max_failures = checked("max_failures", max_failures)
-        self.setup_timeout = checked("setup_timeout", setup_timeout)
-        self.retry_failed = checked("retry_failed", retry_failed)
-        self.item_timeout = checked("item_timeout", item_timeout)
-        self.split_batches = checked("split_batches", split_batches)
-        self.every_rank = checked("every_rank", every_rank)
+        self.batch_size = argument("batch_size", batch_size, Whole(none="None"))  # above 0: when it is called
+        self.async_mode = argument("async_mode", async_mode, FLAG)
+        self.async_specs_dir = Path(argument("async_specs_dir", async_specs_dir, Location()))
+        self.async_result_dir = Path(argument("async_result_dir", async_result_dir, Location()))
+        self.async_num_workers = argument("async_num_workers", async_num_workers, Whole(least=1, none="None"))
+        folder = argument("output_dir", output_dir, Location(none="None"))
+        self.output_dir = None if folder is None else Path(folder)
+        self.shard_subdir = argument("shard_subdir", shard_subdir, SUBDIR)
+        self.resume = argument("resume", resume, RESUME)
+        self.on_error = argument("on_error", on_error, ON_ERROR)
+        self.max_retries = argument("max_retries", max_retries, Whole(least=0))
+        self.seed = argument("seed", seed, Whole(none="None"))
+        self.progress = argument("progress", progress, FLAG)
+        self.max_failures = argument("max_failures", max_failures, FAILURES)
+        self.setup_timeout = argument("setup_timeout", setup_timeout, SECONDS)
+        self.retry_failed = argument("retry_failed", retry_failed, FLAG)
+        self.item_timeout = argument("item_timeout", item_timeout, SECONDS)
+        self.split_batches = argument("split_batches", split_batches, FLAG)
+        self.every_rank = argument("every_rank", every_rank, FLAG)
         check_effects(self)
 
     # `*args: Any, **env: Any` lets a type checker accept a subclass that names its own env entries

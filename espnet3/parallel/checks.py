@@ -97,6 +97,7 @@ class Choice(Sort):
 
 
 FLAG = Fits(lambda value: isinstance(value, bool), "true or false")
+ON_ERROR = Choice(("raise", "record"), quoted=True)
 RESUME = Choice((True, False, "force"), quoted=True)  # go on, start anew, go on despite changes
 
 

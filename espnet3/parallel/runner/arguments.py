@@ -8,7 +8,7 @@ from dataclasses import fields
 from functools import wraps
 from typing import Any, TypeVar
 
-from espnet3.parallel import checks
+from espnet3.parallel.checks import MOST_SECONDS, Fits, Location, Number, is_number
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError, SignatureError, explained
 from espnet3.parallel.messages import did_you_mean, shown, warn_caller
@@ -17,41 +17,13 @@ from espnet3.parallel.runner.hooks import MADE, is_default, takes_lists
 F = TypeVar("F", bound=Callable[..., Any])
 _TABLES = ("pandas", "polars", "cudf", "modin")
 
-_KINDS: dict[str, checks.Sort] = {
-    "async_mode": checks.FLAG,
-    "async_num_workers": checks.Whole(least=1, none="None"),
-    "async_result_dir": checks.Location(),
-    "async_specs_dir": checks.Location(),
-    "batch_size": checks.Whole(none="None"),  # a positive one: when the runner is called
-    "every_rank": checks.FLAG,
-    "item_timeout": checks.Number(above=0, most=checks.MOST_SECONDS, none="None"),
-    "max_failures": checks.Fits(
-        lambda value: checks.is_number(value) and (0 <= value <= 1 or value == int(value) > 1),
-        "a whole number of items, or a share of them below 1",
-        none="None",
-    ),
-    "max_retries": checks.Whole(least=0),
-    "on_error": checks.Choice(("raise", "record"), quoted=True),
-    "output_dir": checks.Location(none="None"),
-    "progress": checks.FLAG,
-    "resume": checks.RESUME,
-    "retry_failed": checks.FLAG,
-    "seed": checks.Whole(none="None"),
-    "shard_subdir": checks.Location(inside="output_dir"),
-    "split_batches": checks.FLAG,
-    "setup_timeout": checks.Number(above=0, most=checks.MOST_SECONDS, none="None"),
-}
-
-
-def checked(name: str, value: Any) -> Any:
-    """Return an argument of `BaseRunner` as a plain Python value; a path as a `Path`."""
-    kind = _KINDS[name]
-    found = checks.argument(name, value, kind)
-    if not isinstance(kind, checks.Location) or found is None:
-        return found
-    from pathlib import Path  # workers are starting meanwhile
-
-    return Path(found)
+SECONDS = Number(above=0, most=MOST_SECONDS, none="None")
+SUBDIR = Location(inside="output_dir")
+FAILURES = Fits(
+    lambda value: is_number(value) and (0 <= value <= 1 or value == int(value) > 1),
+    "a whole number of items, or a share of them below 1",
+    none="None",
+)
 
 
 def check_builds(provider: Any) -> None:

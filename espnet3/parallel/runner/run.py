@@ -26,7 +26,7 @@ from espnet3.parallel.errors import ConfigError, NoOutputDirError, say_where
 from espnet3.parallel.messages import shown
 from espnet3.parallel.pilots.protocol import RunSpec
 from espnet3.parallel.records import Policy
-from espnet3.parallel.runner.arguments import check_builds, check_finishing, check_indices, checked
+from espnet3.parallel.runner.arguments import SUBDIR, check_builds, check_finishing, check_indices
 from espnet3.parallel.runner.execute import outcomes
 from espnet3.parallel.runner.hooks import folder_entries, in_lists, is_default, takes_lists, writes_files
 from espnet3.parallel.runner.progress import Report
@@ -96,7 +96,9 @@ class Run:
             merges="merge" in own,
             finishes=bool(own),
             retry_failed=runner.retry_failed or runner.on_error == "raise",
-            folder=None if where is None else _folder(where, checked("shard_subdir", runner.shard_subdir)),
+            folder=None
+            if where is None
+            else _folder(where, argument("shard_subdir", runner.shard_subdir, SUBDIR)),
         )
 
     def entries(self, folder: Path) -> dict[str, str]:
@@ -264,7 +266,7 @@ def _run_items(run: Run, folder: OpenRun, spec: RunSpec, launch: Launch, report:
         times.workers(report.tally)
 
 
-def _folder(output_dir: Path, shard_subdir: Path) -> Path:
+def _folder(output_dir: Path, shard_subdir: str | Path) -> Path:
     folder = (output_dir / shard_subdir).absolute()
     if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(output_dir)):
         raise ConfigError(

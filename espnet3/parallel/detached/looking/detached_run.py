@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from espnet3.parallel.backends.scheduler import submitter
-from espnet3.parallel.checks import MOST_SECONDS, Choice, Number, argument
+from espnet3.parallel.checks import MOST_SECONDS, ON_ERROR, Number, argument
 from espnet3.parallel.config import DetachedSettings
 from espnet3.parallel.detached.job_spec import load, same_file
 from espnet3.parallel.detached.launch import job_arrays, kube_jobs
@@ -240,7 +240,7 @@ class DetachedRun(Sequence[JobRecord]):
             FolderInUseError: Jobs are still queued or at work.
         """
         if on_error is not None:
-            argument("on_error", on_error, Choice(("raise", "record"), quoted=True))
+            argument("on_error", on_error, ON_ERROR)
         with self._driving("retry") as (layout, plan, who):
             before = status_of_ended(layout, plan)  # before the marks of the last attempts are removed
             changed = changed_sources(plan)

@@ -96,9 +96,7 @@ class Run:
             merges="merge" in own,
             finishes=bool(own),
             retry_failed=runner.retry_failed or runner.on_error == "raise",
-            folder=None
-            if where is None
-            else _folder(where, argument("shard_subdir", runner.shard_subdir, SUBDIR)),
+            folder=None if where is None else _folder(where, runner.shard_subdir),
         )
 
     def entries(self, folder: Path) -> dict[str, str]:
@@ -267,7 +265,7 @@ def _run_items(run: Run, folder: OpenRun, spec: RunSpec, launch: Launch, report:
 
 
 def _folder(output_dir: Path, shard_subdir: str | Path) -> Path:
-    folder = (output_dir / shard_subdir).absolute()
+    folder = (output_dir / argument("shard_subdir", shard_subdir, SUBDIR)).absolute()
     if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(output_dir)):
         raise ConfigError(
             f"shard_subdir = {str(shard_subdir)!r} leads out of output_dir through a symbolic link, to "

@@ -112,19 +112,9 @@ if hasattr(sys, "get_int_max_str_digits"):  # since Python 3.10.7
     PARTS["limit of digits"] = Part(sys.get_int_max_str_digits, sys.set_int_max_str_digits)
 
 
-def surroundings(chosen: Callable[[Part], bool] = lambda part: True) -> dict[str, Any]:
-    """Return this process's surroundings as plain data: every part, or those that are chosen."""
-    return {name: part.read() for name, part in PARTS.items() if chosen(part)}
-
-
-def changeable() -> dict[str, Any]:
-    """Return those parts that nothing but a caller or an item changes: to see a change."""
-    return surroundings(lambda part: not part.imported)
-
-
-def portable() -> dict[str, Any]:
-    """Return those parts that mean the same on another machine."""
-    return surroundings(lambda part: part.anywhere)
+def surroundings(**marks: bool) -> dict[str, Any]:
+    """Return this process's surroundings as plain data: every part, or those with these marks: `anywhere=True`."""
+    return {name: part.read() for name, part in PARTS.items() if marks.items() <= part._asdict().items()}
 
 
 def give(values: Mapping[str, Any]) -> str:

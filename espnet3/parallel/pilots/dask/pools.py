@@ -28,7 +28,7 @@ from espnet3.parallel.pilots.losses import sign_of
 from espnet3.parallel.pilots.pool import BACKLOG, Pool, RunSlots, private_listener
 from espnet3.parallel.pilots.worker_cluster import cluster_of
 from espnet3.parallel.records import ProcessEnd
-from espnet3.parallel.surroundings import portable
+from espnet3.parallel.surroundings import surroundings
 
 _OUTLIVED = 0.2  # seconds by which a node outlives a process that was not killed with the whole job
 _ATTEMPTS, _PAUSE = 4, 0.5  # at giving the workers their plugin, and seconds between them
@@ -48,7 +48,7 @@ class PilotHost(WorkerPlugin):
         self.address = address
         self.key = key
         self.name = name
-        self._surroundings = portable()
+        self._surroundings = surroundings(anywhere=True)
 
     def setup(self, worker: Any) -> None:
         """Open one slot per worker thread."""

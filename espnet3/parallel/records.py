@@ -222,10 +222,7 @@ class RunSummary:
     slot_seconds: float = 0.0
     halved: int = 0
 
-    def _repr_html_(self) -> str:
-        return self.table("Run")
-
-    def table(self, title: str) -> str:
+    def table(self, title: str = "Run") -> str:
         """Return the main figures as a table in HTML, for a notebook."""
         rows = [
             ("items", f"{self.items:,}" + (f" ({self.kept:,} more were done before)" if self.kept else "")),
@@ -239,6 +236,8 @@ class RunSummary:
         if self.work_seconds >= SHORT_WORK:
             rows.append(("efficiency", f"{self.efficiency:.2f}"))
         return html_table(title, rows)
+
+    _repr_html_ = table
 
     @property
     def work_seconds(self) -> float:

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from espnet3.parallel.backends import row
-from espnet3.parallel.backends.backend import GPU_VARIABLE, has_option, installed, missing
+from espnet3.parallel.backends.backend import GPU_VARIABLE, installed, missing
 from espnet3.parallel.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -137,11 +136,6 @@ def gpu_env(gpus: Sequence[str], worker: int) -> dict[str, str]:
     """
     first = worker % max(1, len(gpus))
     return {GPU_VARIABLE: ",".join([*gpus[first:], *gpus[:first]])} if gpus else {}
-
-
-def only_dask_cuda(options: Mapping[str, Any]) -> list[str]:
-    """Return the options that only dask-cuda's own cluster understands, such as `rmm_pool_size`."""
-    return [name for name in options if name != GPU_VARIABLE and not has_option(row("local"), name)]
 
 
 def asks_for_gpus(requests: Iterable[Any]) -> bool:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from espnet3.parallel.backends import BACKENDS, WITHOUT_DASK, Kind
-from espnet3.parallel.backends.backend import GPU_VARIABLE
+from espnet3.parallel.backends.backend import GPU_VARIABLE, has_option
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.inside import inside_item
 from espnet3.parallel.errors import ConfigError
@@ -51,12 +51,10 @@ def alone(config: ParallelConfig) -> bool:
 
 def own_processes(config: ParallelConfig) -> bool:
     """Return whether a block's workers are our own: `local`, and `local_gpu` without options of dask-cuda alone."""
-    kind = BACKENDS[config.env].kind
-    if kind is not Kind.GPU:
-        return kind is Kind.LOCAL
-    from espnet3.parallel.backends.machine import only_dask_cuda
-
-    return not only_dask_cuda(config.options)
+    kind, own = BACKENDS[config.env].kind, BACKENDS["local"]
+    return kind is Kind.LOCAL or (
+        kind is Kind.GPU and all(name == GPU_VARIABLE or has_option(own, name) for name in config.options)
+    )
 
 
 def without_dask(config: ParallelConfig) -> bool:

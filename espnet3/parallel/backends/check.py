@@ -61,17 +61,14 @@ _MEANT = {  # names that mean something else or nothing here, and the fix
     **dict.fromkeys(("gpu_inference", "ngpu", "num_gpus", "n_gpus", "gpu", "gpus", "gres"), _GPUS),
     "batch_size": _BATCHES,
 }
-MISSING = "???"  # OmegaConf's mark of a missing value, which `ParallelConfig` reports
-
-
-def is_missing(value: Any) -> bool:
-    """Return whether a value is the mark of a missing one."""
-    return isinstance(value, str) and value == MISSING
+MISSING = (
+    "???"  # OmegaConf's mark of a missing value; `ParallelConfig` reports each, and puts this object there
+)
 
 
 def option_problems(row: Backend | None, options: Any) -> list[str]:
     """Return the mistakes in `options`, one string each: place, value, reason and fix."""
-    if is_missing(options):
+    if options is MISSING:
         return []
     if not isinstance(options, dict):
         refusal = f"must be a mapping of option names to values, not {type(options).__name__}"
@@ -157,7 +154,7 @@ def misplaced_in_trainer(name: str, known: tuple[str, ...]) -> str:
 
 def _refused_value(row: Backend | None, name: str, options: Mapping[Any, Any]) -> str:
     value, hosts = options[name], options.get("hosts") or []
-    if row is None or value is None or is_missing(value):
+    if row is None or value is None or value is MISSING:
         return ""
     if row.scheduler is not None:
         return _refused_by_scheduler(row.scheduler, name, value)

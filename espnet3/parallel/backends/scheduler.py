@@ -206,8 +206,7 @@ class Scheduler:
     most: int = 1000  # largest index of an element where the site does not set another
     # command that prints the number of elements the site allows in an array (0: any), and the pattern that finds it
     site_limit: tuple[tuple[str, ...], str] | None = None
-    # directives in place of `array` for one element; None: an array of one element is allowed
-    single: tuple[str, ...] | None = None
+    array_of_one: bool = True  # whether an array of one element is allowed
     # placeholders of a job's id in dask-jobqueue's names of output, and of an element's; empty: none is needed
     element_log: tuple[str, str] | None = None
     cancel: str = "{job}"  # argument of the cancel command for a whole array of the id `{job}`

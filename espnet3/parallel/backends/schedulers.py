@@ -83,7 +83,7 @@ PBS = batch_backend(
         element="{job}[{index}]",
         submitted=(r"(\d+)(?:\[\])?\.[A-Za-z][\w.-]*", r"(\d+)(?:\[\])?"),
         first=0,
-        single=(),  # OpenPBS refuses an array of one element
+        array_of_one=False,  # OpenPBS refuses it
         cancel="{job}[]",
         naming=f"-N{_NAME}",
         named=Question(
@@ -354,7 +354,7 @@ OAR = batch_backend(
             command=("oarstat", "-f", "-u", "{user}"),
             line=r"^Job_Id: (?P<job>\d+)\n(?:\s.*\n)*?\s+name = (?P<name>.*)$",
         ),
-        single=(),
+        array_of_one=False,
         listing=("oarstat", "-u", "{user}"),
         line=r"^(?P<id>\d+)\s+(?P<word>[A-Z])\s+\S+\s+\S+\s+(?P<reason>.*)$",
         words=words(waiting="W t L", running="R F S", held="H", failed="E", ended="T"),

@@ -296,7 +296,7 @@ class Array:
     @property
     def alone(self) -> bool:
         """True for one job without an array around it."""
-        return self.n == 1 and scheduler_of(self.plan.env).single is not None
+        return self.n == 1 and not scheduler_of(self.plan.env).array_of_one
 
 
 def directives(array: Array) -> list[str]:
@@ -308,9 +308,7 @@ def directives(array: Array) -> list[str]:
     if scheduler.replaces:
         lines = [line for line in lines if not line.startswith(scheduler.replaces)]
     lines += job_script.shell_directive(scheduler, job.shebang, lines)
-    if array.alone:
-        lines += scheduler.single or ()
-    else:
+    if not array.alone:
         lines.append(scheduler.array_directive(job.job_name, array.n, array.limit))
     return [*lines, *scheduler.extra, *(scheduler.rerun if array.requeue else ())]
 

@@ -354,8 +354,7 @@ def _others(trace: TracebackType | None, *, ours: bool = False) -> TracebackType
 
 def is_ours(module: str) -> bool:
     """Return whether a module is of this package, except for `testing`, which users' tests run."""
-    inside = module == "espnet3.parallel" or module.startswith("espnet3.parallel.")
-    return inside and not module.startswith("espnet3.parallel.testing.")
+    return f"{module}.".startswith("espnet3.parallel.") and not module.startswith("espnet3.parallel.testing.")
 
 
 def _says_enough(error: BaseException) -> bool:

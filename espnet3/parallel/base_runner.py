@@ -13,14 +13,7 @@ from espnet3.parallel.env.injection import bind
 from espnet3.parallel.errors import explained
 from espnet3.parallel.parallel import active_client, active_config, before_loading
 from espnet3.parallel.runner.arguments import FAILURES, SECONDS, SUBDIR, check_effects, with_suggestions
-from espnet3.parallel.runner.hooks import (
-    close_all,
-    concatenate_shard_files,
-    in_batches_of_one,
-    is_default,
-    make_static,
-    new_state,
-)
+from espnet3.parallel.runner.hooks import close_all, concatenate_shard_files, make_static, new_state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,8 +76,6 @@ class BaseRunner(ABC):
     @explained
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if cls.forward is BaseRunner.forward and not is_default(cls, "batch_forward"):
-            cls.forward = staticmethod(in_batches_of_one(cls))  # type: ignore[method-assign]  # it has none
         make_static(cls)
 
     @with_suggestions

@@ -58,11 +58,14 @@ def writes_files(runner: type) -> bool:
     return not all(is_default(runner, name) for name in (*WRITER_HOOKS, *STATE_HOOKS, "merge"))
 
 
-def make_static(runner: type) -> None:
+def make_static(runner: Any) -> None:
     """Refuse functions with `self` among those that run on workers; make static what the class body only assigns.
 
-    Such a function (`write_record = Other.write_record`) was written without `self`.
+    Such a function (`write_record = Other.write_record`) was written without `self`. A class with a `batch_forward`
+    alone gets its `forward`.
     """
+    if is_default(runner, "forward") and not is_default(runner, "batch_forward"):
+        runner.forward = staticmethod(_in_batches_of_one(runner))
     for name in _STATIC:
         own = inspect.getattr_static(runner, name)
         if inspect.isfunction(own):  # plain, so a method: also one that a mixin brings
@@ -90,7 +93,7 @@ def _is_assigned(runner: type, name: str, function: Any) -> bool:
     return (function.__module__, function.__qualname__) != made_here and first not in ("self", "cls")
 
 
-def in_batches_of_one(runner: Any) -> Callable[..., Any]:
+def _in_batches_of_one(runner: Any) -> Callable[..., Any]:
     """Return a `forward` that calls a class's `batch_forward` with a list of one, and takes the same env entries.
 
     Workers find it by its name in the class, if that can be imported.

@@ -9,9 +9,7 @@ from typing import Any
 from espnet3.parallel.messages import brief, html_table, printable
 
 # Signals that come from within a process; guards of the memory send SIGKILL
-_CRASHES = frozenset(
-    {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP}
-)
+_CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP}
 THIS_PROCESS = "this process"  # the worker's name if the driver itself runs the items
 MEMORY_LIMIT = "memory_limit"  # a reason of `ProcessEnd`
 SHORT_WORK = 3.0  # seconds of work below which an efficiency says nothing

@@ -9,23 +9,15 @@ import os
 from collections.abc import Iterator, Mapping
 from functools import cache
 
-from espnet3.parallel.backends.backend import (
-    GPU_VARIABLE,
-    LAYER,
-    Backend,
-    Kind,
-    batch_backend,
-    load_cluster_class,
-)
+from espnet3.parallel.backends.backend import LAYER, Backend, Kind, batch_backend, load_cluster_class
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.messages import did_you_mean, shown
 
 __all__ = ["BACKENDS", "Backend", "Kind", "batch_backend", "load_cluster_class", "row"]
 
+GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"  # also an option of the envs of this machine
 # Options that worker processes of our own understand; any other is one of Dask's cluster.
-WITHOUT_DASK = frozenset(
-    {"threads_per_worker", "memory_limit", "env", "preload", "processes", "silence_logs"}
-)
+WITHOUT_DASK = {"threads_per_worker", "memory_limit", "env", "preload", "processes", "silence_logs"}
 PER_HOST = ("connect_options", "remote_python")  # options of ssh that may be lists, an entry for each host
 
 _LOCAL = {

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from espnet3.parallel.backends.scheduler import Scheduler  # read with the rows that have one
 
 _PACKAGE = "espnet3-parallel"
-GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"  # also an option of the envs of this machine
 
 
 class Kind(Enum):
@@ -59,7 +58,7 @@ class Backend:
     # parameters that are not options here, with the reason
     controlled: Mapping[str, str] = field(default_factory=dict)
     scheduler: Scheduler | None = None  # the batch scheduler, for rows of the kind `BATCH` and for no other
-    known: frozenset[str] = frozenset()  # options that are accepted without importing the package
+    known: Set[str] = frozenset()  # options that are accepted without importing the package
 
     @property
     def is_local(self) -> bool:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from espnet3.parallel.backends.backend import GPU_VARIABLE, installed, missing
+from espnet3.parallel.backends import GPU_VARIABLE
+from espnet3.parallel.backends.backend import installed, missing
 from espnet3.parallel.errors import ConfigError
 
 logger = logging.getLogger(__name__)

@@ -24,8 +24,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from espnet3.parallel.backends import BACKENDS, WITHOUT_DASK, Kind
-from espnet3.parallel.backends.backend import GPU_VARIABLE, has_option
+from espnet3.parallel.backends import BACKENDS, GPU_VARIABLE, WITHOUT_DASK, Kind
+from espnet3.parallel.backends.backend import has_option
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.inside import inside_item
 from espnet3.parallel.errors import ConfigError

@@ -23,8 +23,7 @@ import dask
 from distributed import Client, LocalCluster, WorkerPlugin
 from distributed.core import Status
 
-from espnet3.parallel.backends import BACKENDS, Backend, Kind, load_cluster_class
-from espnet3.parallel.backends.backend import GPU_VARIABLE
+from espnet3.parallel.backends import BACKENDS, GPU_VARIABLE, Backend, Kind, load_cluster_class
 from espnet3.parallel.backends.machine import chosen_gpus
 from espnet3.parallel.clusters.options import scratch_base
 from espnet3.parallel.clusters.security import PRELOAD, local_security

@@ -185,10 +185,15 @@ def _name_the_user() -> None:
         os.environ["LOGNAME"] = str(os.getuid())
 
 
+def require(package: str, extra: str | None, what: str) -> None:
+    """Raise unless a package is installed; `what` ends by saying what needs it."""
+    if not installed(package):
+        raise missing(f"{what}, which is not installed", package, extra)
+
+
 def require_package(row: Backend) -> None:
     """Raise unless the package of a row is installed."""
-    if not installed(row.package):
-        raise missing(f"env {row.name!r} needs {row.package}, which is not installed", row.package, row.extra)
+    require(row.package, row.extra, f"env {row.name!r} needs {row.package}")
     _name_the_user()
 
 

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from espnet3.parallel.backends import GPU_VARIABLE
-from espnet3.parallel.backends.backend import installed, missing
+from espnet3.parallel.backends.backend import require
 from espnet3.parallel.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -48,10 +48,7 @@ class Gpu:
 
 def gpus_of_machine() -> list[Gpu]:
     """Return all GPUs of the machine, each followed by its parts; an empty list without an NVIDIA driver."""
-    if not installed("pynvml"):
-        raise missing(
-            "env 'local_gpu' counts GPUs with nvidia-ml-py, which is not installed", "pynvml", "gpu"
-        )
+    require("pynvml", "gpu", "env 'local_gpu' counts GPUs with nvidia-ml-py")
     import pynvml
 
     found = []

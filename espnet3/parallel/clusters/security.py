@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from espnet3.parallel.backends.backend import installed, pip_line
+from espnet3.parallel.backends.backend import require
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.errors import ConfigError, MissingPackageError
+from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.ledger.errors import LedgerError
 from espnet3.parallel.ledger.files import read_json, write_json, write_whole, writers
 from espnet3.parallel.ledger.lease import is_alive, this_process
@@ -58,12 +58,8 @@ class RunCertificate:
 
 def make_pair() -> tuple[str, str]:
     """Make a certificate that signs itself, and its key on a curve: in a millisecond, where RSA takes 0.2 s."""
-    if not installed("cryptography"):
-        raise MissingPackageError(
-            "workers are reached over TLS, for which cryptography is not installed. Please install it: "
-            f"{pip_line('dask')}; or set security: off where no other account reaches this machine",
-            name="cryptography",
-        )
+    what = "TLS to workers (security: off, where no other account reaches this machine, has none) needs cryptography"
+    require("cryptography", "dask", what)
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -15,13 +15,13 @@ from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.backends.backend import installed, interrupts_wait, pip_line
+from espnet3.parallel.backends.backend import interrupts_wait, require
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.inside import inside_item, refuse_in_import
 from espnet3.parallel.engine.loop import KEEP, Block, Loop, run_items, to_lines
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.store import SetupFn, TimeUp, build_env, setup_timeout_message, setup_watch
-from espnet3.parallel.errors import MissingPackageError, WorkerSetupError
+from espnet3.parallel.errors import WorkerSetupError
 from espnet3.parallel.local.fork_server import ForkServer, alone, begun_with, own_processes, without_dask
 from espnet3.parallel.pilots.protocol import RunSpec
 from espnet3.parallel.records import THIS_PROCESS, Tally
@@ -47,12 +47,7 @@ def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
     `distributed` while this process does the same.
     """
     refuse_in_import()
-    if not installed("distributed"):
-        raise MissingPackageError(
-            f"a client, and env {config.env!r} with these options, need Dask, and distributed is not installed: "
-            f"{pip_line('dask')}",
-            name="distributed",
-        )
+    require("distributed", "dask", f"a client, or env {config.env!r} with these options, needs distributed")
     forks = own_processes(config)
     dask = config.options.get("processes", True) is not False  # its workers are threads of this process else
     with begun_with(ForkServer(dask=dask)) if forks else nullcontext():

@@ -19,22 +19,17 @@ SHORT_WORK = 3.0  # seconds of work below which an efficiency says nothing
 class Policy:
     """Rules for the items of a run, wherever they run."""
 
-    # "raise" stops at the first failed item, "record" puts an `ItemFailure` in its place
-    on_error: str = "raise"
+    on_error: str = "raise"  # stops at the first failed item; "record" puts an `ItemFailure` in its place
     max_retries: int = 0  # further tries of an item that raised, in place
-    # seeds `random`, numpy and torch before each item from (seed, index); None leaves them
-    seed: int | None = None
+    seed: int | None = None  # seeds `random`, numpy and torch before each item from (seed, index)
     batch_size: int | None = None  # items handed to `batch_forward` at once; None calls `forward` per item
-    # seconds that one call of `forward` (or of `batch_forward`) may take before its worker is killed; None waits for
-    # ever
+    # seconds that one call of `forward` (or of `batch_forward`) may take before its worker is killed
     item_timeout: float | None = None
     # deaths of workers with this item alone in progress after which it has failed as poison. With 1, one death is
     # enough if the process ended by itself (a segmentation fault, an exit); another one may have been killed from
-    # outside, and takes two. 0 is for items that are runs themselves (a shard): each death is reported to their
-    # driver
+    # outside, and takes two. 0 is for items that are runs themselves (a shard): their driver hears of each death
     poison_after: int = 2
-    # whether a batch that does not fit into memory is halved, and the size that fits kept
-    split_batches: bool = True
+    split_batches: bool = True  # halves a batch that does not fit into memory, and keeps the size that fits
 
 
 class NoItem(str):
@@ -113,8 +108,7 @@ class ProcessEnd:
     """The end of a worker process, as far as its cluster knows; `str()` words it, to follow "the process"."""
 
     exit_code: int | None = None  # its exit code; None if it was killed, or its status is unknown
-    # number of the signal that killed it; None if it exited, or its status is unknown
-    signal: int | None = None
+    signal: int | None = None  # the one that killed it; None if it exited, or its status is unknown
     # why it was killed, if known: `MEMORY_LIMIT`, or words that follow "was killed by SIGKILL"; of a process that
     # goes on, words that follow "the process"; else ""
     reason: str = ""
@@ -176,8 +170,7 @@ class Tally:
     warm: bool = False  # whether every worker has finished an item, so that the rate is meaningful
     # for each ready worker its name, its time in seconds since the epoch, seconds of imports and of its env
     came: list[tuple[str, float, float, float]] = field(default_factory=list)
-    # for each worker lost with items in progress its name and time
-    went: list[tuple[str, float]] = field(default_factory=list)
+    went: list[tuple[str, float]] = field(default_factory=list)  # of each lost with items: its name and time
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,8 +76,7 @@ class JobView:
     """One job, or one element of a job array, as the queue lists it."""
 
     meaning: Meaning  # meaning of its state
-    # the scheduler's own word for the state, such as "PENDING"; empty if the job is no longer listed
-    word: str = ""
+    word: str = ""  # the scheduler's own word for it, such as "PENDING"; empty if the job is no longer listed
     reason: str = ""  # why it waits or is held, where the scheduler gives a reason
     node: str = ""  # where it runs or ran, where the scheduler names a node
 
@@ -106,16 +105,13 @@ class Question:
 
     # `{ids}` stands for many jobs, `{id}` for one, `{job}` for a whole array (without any of its elements)
     command: tuple[str, ...]
-    # pattern of its output about a known job, with `{id}`, `{job}` and `{index}`. Its groups are `word`, or
-    # `ended` for another word, and perhaps `reason`. The last match counts. Empty: this question only finds
-    # out that there is no such job
+    # pattern of its output about a known job, with `{id}`, `{job}` and `{index}`. Its groups are `word`, or `ended` for
+    # another word, and perhaps `reason`. The last match counts. Empty: it only finds out that there is no such job
     line: str = ""
     words: Words | None = None  # meanings of the words; empty: those of the listing
-    # pattern of what it prints, on either stream, of a job the scheduler does not have; empty: its answer
-    # never proves that
+    # pattern of what it prints, on either stream, of a job that is not there; empty: its answer never proves that
     unknown: str = ""
-    # a job that it calls waiting or running may be gone: accounting that missed an end, say
-    only_ends: bool = False
+    only_ends: bool = False  # a job that it calls waiting or running may be gone: its end was missed, say
 
     def commands(self, elements: Mapping[str, tuple[str, str]]) -> list[tuple[list[str], list[str]]]:
         """Return the commands that ask about elements, each with the ids it asks about."""
@@ -193,8 +189,7 @@ class Scheduler:
     mark: str  # start of a directive's line in a script; empty where scripts have no directives
     submit_by: SubmitBy = SubmitBy.FILE  # how the submit command of a detached run gets the script
 
-    # directive for a job array of the elements `{first}` to `{last}`, of which there are `{count}`, with
-    # `{limit}` running at a time; `{name}` is the job's name
+    # directive for an array of `{count}` elements, `{first}` to `{last}`, `{limit}` at a time, of jobs called `{name}`
     array: str
     index: str  # shell expression for the index of the element that runs
     # id of an element as the queue lists it, from `{job}` and `{index}`; empty: the submit command prints one for each
@@ -211,11 +206,9 @@ class Scheduler:
     element_log: tuple[str, str] | None = None
     cancel: str = "{job}"  # argument of the cancel command for a whole array of the id `{job}`
     naming: str = ""  # pattern of a directive that names the job; its group is the name
-    # asks for the names of jobs in the queue, those of `{user}` or the given ones; its line has the groups
-    # `job` and `name`. None: the scheduler has no such command
+    # asks for names of the jobs of `{user}`, or of given ones; groups of its line: `job` and `name`. None: it cannot
     named: Question | None = None
-    # pattern of a directive that sends a job to a cluster or server where no other command finds it; empty: none does
-    elsewhere: str = ""
+    elsewhere: str = ""  # pattern of a directive that sends a job where no other command finds it
     place: tuple[str, ...] = ()  # variables that send every command there, the usual one first
 
     # command that lists the jobs of `{user}`, with those that ended lately where it can
@@ -232,19 +225,16 @@ class Scheduler:
     questions: tuple[Question, ...] = ()
     look: str  # command for a person who wants to know more about the job `{id}`
 
-    # whether a walltime of two numbers is hours and minutes, rather than minutes and seconds
-    minutes_last: bool = False
+    minutes_last: bool = False  # whether a walltime of two numbers has minutes last, rather than seconds
     writes_seconds: bool = True  # whether a walltime is written as HH:MM:SS, rather than as HH:MM
     unlimited: str = ""  # word for a walltime without an end; empty: the scheduler has none
     has_walltime: bool = True  # whether jobs have a walltime at all
 
     avoid: str = ""  # directive that keeps a job away from `{nodes}`; empty: none is used
     joint: str = ","  # separator of the nodes of `avoid`
-    # pattern of what keeps a job away from nodes in a user's own directive, with a group of the nodes
-    avoided: str = ""
+    avoided: str = ""  # pattern of the same in a user's own directive, with a group of the nodes
     output: str = "-[oe]"  # pattern of the directives that name a file for output, without their value
-    # directive that has the script run in `{shell}`; empty: it runs in the shell of its first line
-    shell_line: str = ""
+    shell_line: str = ""  # directive that has the script run in `{shell}`; empty: that of its first line
     # directives that send a worker job's output to `{folder}`, where dask-jobqueue has no option for it
     worker_logs: tuple[str, ...] = ()
     # shell line by which a worker job sends its own output to a file in `{folder}` (quoted), where the
@@ -257,13 +247,11 @@ class Scheduler:
     # scheduler reads every folder's name as it is. In a description, `{name}` is the job's name, `{script}`
     # the quoted path of the script and `{limit}` the number of elements at a time
     extra: tuple[str, ...] = ()
-    # beginning of the directive in dask-jobqueue's header that `array` takes the place of
-    replaces: str = ""
+    replaces: str = ""  # beginning of the directive in dask-jobqueue's header that `array` takes the place of
     # directives that replace those of `extra` in a folder whose name the scheduler would expand; empty: it
     # expands none
     silent: tuple[str, ...] = ()
-    # pairs of a text and its replacement in a quoted path of a description
-    quoting: tuple[tuple[str, str], ...] = ()
+    quoting: tuple[tuple[str, str], ...] = ()  # texts and what replaces them in a path of a description
 
     starved: str = ""  # pattern of the line of a job's output that reports a kill for want of memory
     expired: str = ""  # pattern of the line of a job's output that reports a kill at the walltime

@@ -265,7 +265,7 @@ def _run_items(run: Run, folder: OpenRun, spec: RunSpec, launch: Launch, report:
 
 
 def _folder(output_dir: Path, shard_subdir: str | Path) -> Path:
-    folder = (output_dir / argument("shard_subdir", shard_subdir, SUBDIR)).absolute()
+    folder: Path = (output_dir / argument("shard_subdir", shard_subdir, SUBDIR)).absolute()
     if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(output_dir)):
         raise ConfigError(
             f"shard_subdir = {str(shard_subdir)!r} leads out of output_dir through a symbolic link, to "

@@ -59,12 +59,9 @@ def own_processes(config: ParallelConfig) -> bool:
 
 def without_dask(config: ParallelConfig) -> bool:
     """Return whether a block's workers can do without Dask: on this machine, without options of Dask's own."""
-    options = config.options
+    ours, options = {*WITHOUT_DASK, GPU_VARIABLE}, config.options
     return own_processes(config) and all(
-        name in WITHOUT_DASK
-        or name == GPU_VARIABLE
-        or (name == "dashboard_address" and options[name] is None)
-        for name in options
+        name in ours or (name == "dashboard_address" and options[name] is None) for name in options
     )
 
 

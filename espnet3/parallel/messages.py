@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 # Patterns are texts: `re` compiles one at its first use and keeps it, so that a start need not wait for all of them
@@ -168,10 +168,10 @@ def named(key: Any) -> str:
     return key if isinstance(key, str) and len(key) <= _LONGEST_NAME else shown(key)
 
 
-def brief(value: Any, most: int = 200) -> str:
-    """Return a value's repr, cut; if it raises, the value's type."""
+def brief(value: Any, most: int | None = 200, text_of: Callable[[Any], str] = repr) -> str:
+    """Return a value's repr, or another text of it, cut; if it raises, the value's type."""
     try:
-        return f"{value!r:.{most}}"
+        return text_of(value)[:most]
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit too: a message must not end the program
@@ -183,10 +183,7 @@ def shown(value: Any, name: object = "") -> str:
 
     A value without a repr (it raises, contains itself, has thousands of digits) is named by its type.
     """
-    try:
-        text = " ".join(repr(masked(value, name)).split())
-    except Exception as error:  # a user's class may raise anything
-        return f"<a value of type {type(value).__name__}, whose repr raises {type(error).__name__}>"
+    text = brief(value, None, lambda value: " ".join(repr(masked(value, name)).split()))
     return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
 
 

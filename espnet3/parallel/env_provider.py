@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from espnet3.parallel.checks import own_attribute
@@ -73,7 +72,7 @@ class EnvironmentProvider(metaclass=_Making):
         super().__setattr__(name, value)
         if self._espnet3_held is None:
             return
-        caller = sys._getframe(1)
+        caller: FrameType = inspect.currentframe().f_back  # type: ignore[union-attr,assignment]  # there is one
         code = caller.f_code
         given = code.co_argcount + code.co_kwonlyargcount > 1 or code.co_flags & _MORE
         is_making = code.co_name in _MAKING or not (given or is_data(value))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
@@ -201,7 +201,8 @@ def html_table(title: str, rows: Iterable[tuple[str, object]]) -> str:
 
 def warn_caller(message: str) -> None:
     """Warn at the first line outside of this package."""
-    level, frame = 1, sys._getframe()
+    level = 1
+    frame: Any = inspect.currentframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("espnet3."):
         level, frame = level + 1, frame.f_back
     warnings.warn(printable(masked(message)), UserWarning, stacklevel=level)

@@ -1,7 +1,6 @@
 """GPUs of this machine: what NVML lists, and what CUDA_VISIBLE_DEVICES leaves of it. No CUDA is executed."""
 
 import re
-import sys
 
 import pytest
 
@@ -56,7 +55,7 @@ def test_a_request_for_gpus_is_known_in_each_scheduler_s_words(request_):
 
 def test_a_missing_binding_is_reported_with_its_extra(monkeypatch):
     """Without nvidia-ml-py the message has the pip line."""
-    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr("espnet3.parallel.backends.backend.installed", lambda package: package != "pynvml")
     with pytest.raises(MissingPackageError, match=re.escape(pip_line("gpu"))):
         machine.gpus_of_machine()
 

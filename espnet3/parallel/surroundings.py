@@ -112,9 +112,10 @@ if hasattr(sys, "get_int_max_str_digits"):  # since Python 3.10.7
     PARTS["limit of digits"] = Part(sys.get_int_max_str_digits, sys.set_int_max_str_digits)
 
 
-def surroundings(**marks: bool) -> dict[str, Any]:
-    """Return this process's surroundings as plain data: every part, or those with these marks: `anywhere=True`."""
-    return {name: part.read() for name, part in PARTS.items() if marks.items() <= part._asdict().items()}
+def surroundings(*, anywhere: bool = False, imported: bool = True) -> dict[str, Any]:
+    """Return this process's surroundings as plain data: all; those alone of `anywhere`; or without the `imported`."""
+    parts = {name: part for name, part in PARTS.items() if part.anywhere or not anywhere}
+    return {name: part.read() for name, part in parts.items() if imported or not part.imported}
 
 
 def give(values: Mapping[str, Any]) -> str:

@@ -90,7 +90,6 @@ STATIC = [
     ("distributed", "distributed.deploy.spec:SpecCluster._close"),
     ("distributed", "distributed.deploy.spec:SpecCluster._correct_state"),
     ("distributed", "distributed.deploy.spec:SpecCluster._update_worker_status"),
-    ("distributed", "distributed.deploy.spec:SpecCluster.new_worker_spec"),
     ("distributed", "distributed.node:ServerNode.start_http_server"),
 ]
 

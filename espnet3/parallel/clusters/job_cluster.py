@@ -10,6 +10,7 @@ raises, a job belongs to the keeper as long as the queue knows it, and the keepe
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import os
@@ -32,7 +33,7 @@ from espnet3.parallel.clusters.arrays import array_script
 from espnet3.parallel.clusters.keeper import JobKeeper
 from espnet3.parallel.clusters.security import PRELOAD, SCRATCH_VARIABLE, certificate_for
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
-from espnet3.parallel.dask_compat.clusters import KeptCluster, NewNames, ask_for_certificate
+from espnet3.parallel.dask_compat.clusters import KeptCluster, ask_for_certificate
 from espnet3.parallel.errors import ConfigError, of_options
 from espnet3.parallel.jobs import commands, script
 from espnet3.parallel.jobs.script import Make, quoted_word, scheduler_of
@@ -85,13 +86,19 @@ def watched_cluster(row: Backend, config: ParallelConfig) -> Any:
     base: Any = load_cluster_class(row)
     job_class = watched_job(base.job_cls, scheduler_of(row.name))
 
-    class JobCluster(KeptCluster, NewNames, base, PrivatePages):  # type: ignore[misc]  # loaded here
+    class JobCluster(KeptCluster, base, PrivatePages):  # type: ignore[misc]  # loaded here
         job_cls = job_class
 
         def __init__(self, *, folder: str | None, **options: Any) -> None:
             self.folder = folder
+            name = options.get("name") or base.__name__
+            self.names = (f"{name}-{number}" for number in itertools.count(1))
             self.keeper = JobKeeper(self, scheduler_of(row.name), options["log_directory"], config)
             super().__init__(**options)
+
+        def new_worker_spec(self) -> dict[str, Any]:
+            # Dask would use the name of a job that is gone again: it may not be free yet at the scheduler
+            return {next(self.names): self.new_spec}
 
         def scale(self, *args: Any, **kwargs: Any) -> Any:
             done = super().scale(*args, **kwargs)

@@ -59,20 +59,6 @@ async def start_missing(cluster: Any) -> None:
     await cluster._correct_state()
 
 
-class NewNames:
-    """Mixin for a `SpecCluster`: a job has a name that none before it had.
-
-    Dask itself uses the name of a job that is gone again, which may not be free yet at the scheduler.
-    """
-
-    _i: int
-
-    def new_worker_spec(self) -> Any:
-        """Return a further job's name and spec."""
-        self._i += 1
-        return super().new_worker_spec()  # type: ignore[misc]  # mixed into one that has it
-
-
 def ignore_errors_of_loop(cluster: Any) -> None:
     """Drop what goes wrong from now on in a cluster's event loop."""
     cluster.loop.asyncio_loop.set_exception_handler(lambda *_: None)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import distributed
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 
@@ -33,11 +34,10 @@ from espnet3.parallel.clusters.arrays import array_script
 from espnet3.parallel.clusters.keeper import JobKeeper
 from espnet3.parallel.clusters.security import PRELOAD, SCRATCH_VARIABLE, certificate_for
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
-from espnet3.parallel.dask_compat.clusters import KeptCluster, ask_for_certificate
+from espnet3.parallel.dask_compat.clusters import KeptCluster, ask_for_certificate, guarded
 from espnet3.parallel.errors import ConfigError, of_options
 from espnet3.parallel.jobs import commands, script
 from espnet3.parallel.jobs.script import Make, quoted_word, scheduler_of
-from espnet3.parallel.local.pages import PrivatePages
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def watched_cluster(row: Backend, config: ParallelConfig) -> Any:
     base: Any = load_cluster_class(row)
     job_class = watched_job(base.job_cls, scheduler_of(row.name))
 
-    class JobCluster(KeptCluster, base, PrivatePages):  # type: ignore[misc]  # loaded here
+    class JobCluster(KeptCluster, base):  # type: ignore[misc]  # loaded here
         job_cls = job_class
 
         def __init__(self, *, folder: str | None, **options: Any) -> None:
@@ -106,10 +106,6 @@ def watched_cluster(row: Backend, config: ParallelConfig) -> Any:
                 loop: Any = self.loop
                 loop.add_callback(self.keeper.resized)
             return done
-
-        def guard_pages(self, server: Any) -> None:
-            if self.certificate is not None:
-                ask_for_certificate(server)
 
         async def before_closing(self) -> None:
             await self.keeper.stop()
@@ -149,6 +145,8 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
         if certificate is not None:
             undo.callback(certificate.remove)
             options["protocol"] = "tls://"
+            scheduler_class = options.get("scheduler_cls") or distributed.Scheduler
+            options["scheduler_cls"] = guarded(scheduler_class, ask_for_certificate)
             options["worker_extra_args"] += ["--preload", PRELOAD]
         cluster = make(folder=folder, certificate=certificate, **options)
         undo.callback(cluster.close)

@@ -29,9 +29,11 @@ def new_secret(config: ParallelConfig) -> str | None:
     return secrets.token_urlsafe(24) if config.security != "off" else None
 
 
-def ask_for_secret(server: Any, secret: str) -> None:
-    """Have the HTTP server of a scheduler or worker answer only requests with the secret."""
-    put_before_pages(server, lambda pages: _Door(pages, secret))
+def behind_secret(server_class: Any, secret: str | None) -> Any:
+    """Return a class of schedulers or workers whose pages answer only requests with the secret; None: as it is."""
+    if secret is None:
+        return server_class
+    return guarded(server_class, lambda server: put_before_pages(server, lambda pages: _Door(pages, secret)))
 
 
 class PrivatePages(SpecCluster):
@@ -40,14 +42,8 @@ class PrivatePages(SpecCluster):
     pages: str | None = None  # the secret that the pages ask for; None leaves them open
 
     def __init__(self, *, scheduler: dict[str, Any], **options: Any) -> None:
-        guarded_class = guarded(scheduler["cls"], self.guard_pages)
         init: Any = super().__init__  # has no types
-        init(scheduler={**scheduler, "cls": guarded_class}, **options)
-
-    def guard_pages(self, server: Any) -> None:
-        """Close the HTTP server of the scheduler to strangers."""
-        if self.pages is not None:
-            ask_for_secret(server, self.pages)
+        init(scheduler={**scheduler, "cls": behind_secret(scheduler["cls"], self.pages)}, **options)
 
     @property
     def dashboard_link(self) -> str:

@@ -121,8 +121,8 @@ async def _serve_dask(sock: socket.socket, boot: dict[str, Any]) -> None:
 
     from distributed import Worker
 
-    from espnet3.parallel.dask_compat.clusters import guard_listeners, guarded
-    from espnet3.parallel.local.pages import ask_for_secret
+    from espnet3.parallel.dask_compat.clusters import guard_listeners
+    from espnet3.parallel.local.pages import behind_secret
 
     guard_listeners()
     # the folder of a worker that died is removed by all those that start next to it
@@ -136,10 +136,8 @@ async def _serve_dask(sock: socket.socket, boot: dict[str, Any]) -> None:
         stop.set()
 
     asyncio.get_running_loop().add_reader(sock, on_message)
-    secret = boot["pages"]
-    make = Worker if secret is None else guarded(Worker, lambda worker: ask_for_secret(worker, secret))
     try:
-        worker = await make(boot["scheduler"], **boot["options"])
+        worker = await behind_secret(Worker, boot["pages"])(boot["scheduler"], **boot["options"])
     except Exception:
         _send(sock, {"error": traceback.format_exc()})
         return

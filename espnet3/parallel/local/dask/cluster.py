@@ -27,10 +27,10 @@ from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.backends.machine import chosen_gpus, gpu_env, processors
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import default_config
-from espnet3.parallel.dask_compat.clusters import KeptCluster, give_up_cluster, guarded
+from espnet3.parallel.dask_compat.clusters import KeptCluster, give_up_cluster
 from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.local.fork_server import boot_of, take_server
-from espnet3.parallel.local.pages import PrivatePages, new_secret
+from espnet3.parallel.local.pages import PrivatePages, behind_secret, new_secret
 from espnet3.parallel.local.supervisor import GRACE, MemoryWatch, Supervised, SupervisedCluster, Supervisor
 from espnet3.parallel.local.workers import OwnWorkers
 from espnet3.parallel.pilots.pool import Pool
@@ -145,8 +145,8 @@ class ForkedCluster(KeptCluster, LocalCluster, PrivatePages, SupervisedCluster):
         self._own: OwnWorkers | None = None
         if processes:
             options |= {"worker_class": ForkedWorker, "supervisor": self.supervisor, "pages": self.pages}
-        elif self.pages is not None:
-            options.setdefault("worker_class", guarded(Worker, self.guard_pages))
+        else:
+            options.setdefault("worker_class", behind_secret(Worker, self.pages))
         try:
             super().__init__(processes=processes, **options)
         except BaseException:  # Ctrl-C too: a half-started cluster cannot be closed, only dropped

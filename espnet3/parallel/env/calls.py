@@ -19,6 +19,8 @@ from espnet3.parallel.errors import SignatureError, WorkerSetupError, add_note
 from espnet3.parallel.messages import brief
 from espnet3.parallel.records import THIS_PROCESS, place_of
 
+# its key, and what makes it in so many seconds where no plugin did
+_Env = tuple[str | None, SetupFn | None, float | None]
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 
@@ -26,20 +28,15 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 class EnvCall:
     """A function that finds its env where it runs; what `wrap_func_with_worker_env` returns.
 
-    Without a `key` it is the env registered last in that process; `build` makes it where no plugin has registered it.
-    `given`: keywords for `func` that must not be taken for options of Dask's own `submit`.
+    Without a key in `env` it is the env registered last in that process. `given`: keywords for `func` that must not be
+    taken for options of Dask's own `submit`.
     """
 
     def __init__(
-        self,
-        func: Callable[..., Any],
-        key: str | None = None,
-        build: SetupFn | None = None,
-        timeout: float | None = None,
-        given: dict[str, Any] | None = None,
+        self, func: Callable[..., Any], env: _Env = (None, None, None), given: dict[str, Any] | None = None
     ) -> None:
         self.func = func
-        self._env = (key, build, timeout)
+        self._env = env
         self._given = given or {}
         functools.update_wrapper(self, func, updated=())
         self.__name__ = name_of(func)  # Dask names the task after it
@@ -74,16 +71,12 @@ class EnvCall:
         add_note(error, f"in the call {call_text(self.func, args, {**self._given, **kwargs})}, {place}")
         return error if _survives(error) else _Parcel.of(error)
 
-    def in_env(self, key: str | None) -> EnvCall:
+    def in_env(self, key: str) -> EnvCall:
         """Return this call with the env of a key, unless it has one of its own."""
-        if key is None or self._env[0] is not None:
-            return self
-        return EnvCall(self.func, key, given=self._given)
+        return EnvCall(self.func, (key, None, None), self._given) if self._env[0] is None else self
 
     def __reduce__(self) -> Any:
-        key, build, timeout = self._env
-        blob = pickling.dumps((self.func, key, build, timeout, self._given))
-        return _Packed, (blob, self.__name__)
+        return _Packed, (pickling.dumps((self.func, self._env, self._given)), self.__name__)
 
     def __dask_tokenize__(self) -> Any:
         # Dask's own tokens unpickle what was pickled, which overwrites the classes of the caller's script

@@ -84,7 +84,7 @@ def submit(spec: RunSpec, args: tuple[Any, ...], client: Any, config: ParallelCo
     options = inspect.signature(Client.submit).parameters
     given = {name: value for name, value in spec.kwargs.items() if name in options}
     rest = {name: value for name, value in spec.kwargs.items() if name not in options}
-    call = EnvCall(spec.one, setup_key(spec.setup), spec.setup, timeout, given)
+    call = EnvCall(spec.one, (setup_key(spec.setup), spec.setup, timeout), given)
     return client.submit(call, *args, pure=False, **rest)
 
 

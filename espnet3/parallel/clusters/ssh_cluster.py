@@ -53,13 +53,7 @@ class RemoteProcess(ProcessInterface):
     announced: str
 
     def __init__(
-        self,
-        scheduler: str | None = None,
-        *,
-        host: SshHost,
-        config: Mapping[str, Any],
-        spec: Mapping[str, Any],
-        name: Any = None,
+        self, scheduler: str = "", *, host: SshHost, config: str, spec: Mapping[str, Any], name: Any = None
     ) -> None:
         super().__init__(scheduler=scheduler, name=name)
         self.scheduler, self.name = scheduler, name
@@ -79,7 +73,7 @@ class RemoteProcess(ProcessInterface):
         command = shlex.join([python, "-m", SPEC_MODULE, *words, "--spec-file", "/dev/stdin"])
         self.process = await self.connection.create_process(f"exec sh -c {shlex.quote(_tied(command))}")
         # every account of the host reads the command lines of all others
-        self.process.stdin.write(f"{inherited_config(self.config)}\n{json.dumps(spec)}\n")
+        self.process.stdin.write(f"{self.config}\n{json.dumps(spec)}\n")
         tail: deque[str] = deque(maxlen=_SHOWN)
         while line := (await self.process.stderr.readline()).rstrip("\n"):
             tail.append(line)
@@ -150,7 +144,7 @@ class RemoteWorker(RemoteProcess):
             turn += 1  # another name for each session, as the scheduler may still hold the last one's
             opts = {**self.spec["opts"], "name": f"{self.name}" if turn == 1 else f"{self.name}.{turn}"}
             try:
-                await self.open({"0": {**self.spec, "opts": opts}}, str(self.scheduler))
+                await self.open({"0": {**self.spec, "opts": opts}}, self.scheduler)
             except RemoteError as error:
                 tries += 1
                 self.trying = str(error)
@@ -222,16 +216,14 @@ def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
     certificate = certificate_for(options, config.security, "these hosts")
     if certificate is not None:
         scheduler_options.setdefault("protocol", "tls")
+    dask_config = inherited_config({} if certificate is None else certificate.config)
 
     def process(make: type, host: SshHost, wanted: str, opts: Mapping[str, Any]) -> dict[str, Any]:
         # a host that is off never answers; a session whose machine is gone stays silent: ask for a sign of life
         how = {"connect_timeout": patience, "keepalive_interval": 15, **host.connect_options}
         known = replace(host, connect_options=how, python=host.python or sys.executable)
-        given = {} if certificate is None else certificate.config
-        return {
-            "cls": make,
-            "options": {"host": known, "config": given, "spec": {"cls": wanted, "opts": opts}},
-        }
+        spec = {"cls": wanted, "opts": opts}
+        return {"cls": make, "options": {"host": known, "config": dask_config, "spec": spec}}
 
     workers = {
         f"ssh-{n}": process(RemoteWorker, host, worker_class, worker_options)

@@ -114,15 +114,14 @@ class JobKeeper(WorkerCluster):
         jobs = [each for each in list(self._jobs.values()) if not each.up]
         shown = []
         for each in jobs[:_SHOWN]:
-            number = str(each.job_id)
-            tail = self._log_tail(number)
+            tail = self._log_tail(each.job_id)
             self.kept_logs = self.kept_logs or bool(tail)
-            look = self._scheduler.look.format(id=number)
-            shown.append(not_there(f"job {number}", self._state_of(each), look, tail))
+            look = self._scheduler.look.format(id=each.job_id)
+            shown.append(not_there(f"job {each.job_id}", self._state_of(each), look, tail))
         return listed(shown, len(jobs) - len(shown), self._no_answer)
 
     def _state_of(self, each: Any) -> str:
-        view, number = each.view, str(each.job_id)
+        view, number = each.view, each.job_id
         # some schedulers give the reason of a single job alone
         if view.meaning.job in (Meaning.WAITING, Meaning.HELD) and not (view.reason or self._no_answer):
             view = replace(view, reason=reasons(self._scheduler, _ask, [number])[number])
@@ -160,9 +159,6 @@ class JobKeeper(WorkerCluster):
     def _wanted(self) -> list[str]:
         return [name for name in self._cluster.worker_spec if name not in self._jobs]
 
-    def _job_of(self, worker: str) -> str:
-        return worker if worker in self._jobs else worker.rpartition("-")[0]
-
     def _changed(self, *_: Any, **__: Any) -> None:
         self._count_workers()  # a worker may come and go between two looks
         self._wake.set()
@@ -170,7 +166,8 @@ class JobKeeper(WorkerCluster):
     def _count_workers(self) -> None:
         for name in [each for each in self._jobs if each not in self._cluster.worker_spec]:
             del self._jobs[name]  # there was no work for it
-        up = Counter(self._job_of(str(worker.name)) for worker in self._cluster.scheduler.workers.values())
+        workers = [str(worker.name) for worker in self._cluster.scheduler.workers.values()]
+        up = Counter(name if name in self._jobs else name.rpartition("-")[0] for name in workers)
         for name, each in self._jobs.items():
             if each.up or up[name]:
                 self._early, self._begun = self._early if each.last_up else 0, True
@@ -180,7 +177,7 @@ class JobKeeper(WorkerCluster):
     async def _ask(self) -> None:
         if not self._jobs:
             return
-        jobs = {str(each.job_id): each for each in self._jobs.values()}
+        jobs = {each.job_id: each for each in self._jobs.values()}
         listing, found = await in_thread(answers, self._scheduler, _ask, list(jobs))
         self._no_answer = listing.problem if listing.failed else ""
         for job, view in found.items():
@@ -256,12 +253,12 @@ class JobKeeper(WorkerCluster):
             logger.warning("%s; another one takes its place", text)
             return
         self._at_start = True  # the driver waits for its first workers again
-        tail = self._log_tail(str(each.job_id))
+        tail = self._log_tail(each.job_id)
         if not tail:
             await asyncio.sleep(0.5)  # on a shared file system its files may appear a moment later
-            tail = self._log_tail(str(each.job_id))
+            tail = self._log_tail(each.job_id)
         look = self._scheduler.look.format(id=each.job_id)
-        text = f"{text} before its worker came (see: {look})\n{tail}".rstrip()
+        text = not_there(text, "before its worker came", look, tail)
         self._early += 1
         self.kept_logs = True
         if each.view.node and self._scheduler.avoid:

@@ -180,18 +180,15 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
     options = dict(config.options)
     given = options.get("log_directory")
     warnings = block_options.problems_here(row, options)
-    with of_options(row.name), tempfile.TemporaryDirectory() as folder:
-        logs = os.path.join(folder, "logs")
+    with of_options(row.name), tempfile.TemporaryDirectory() as logs:
         if problem := script.log_folder_problem(row, given, detached=False):
             raise ConfigError(problem)
-        options["log_directory"] = logs  # a job makes its folder when it is built
+        options["log_directory"] = logs  # a job makes its own when it is built
         block_options.prepare(row, options)
         job, jobs, make = _one_of(row, config, job_class, options)
         factor = DetachedSettings(**config.detached).retry_memory_factor
-        said = [
-            *script.defaults(row, config.options, make),
-            *script.memory_stays(row, config.options, make, factor),
-        ]
+        said = script.defaults(row, config.options, make)
+        said += script.memory_stays(row, config.options, make, factor)
         text = job.job_script()
         scheduler, array = scheduler_of(row.name), None
         if (elements := min(jobs, scheduler.usual_array)) > 1:

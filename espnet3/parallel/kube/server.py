@@ -54,7 +54,8 @@ class Server(AbstractContextManager["Server"]):
             self.close()
             raise
         self.namespace: str = namespace or own or "default"
-        self.version = _numbers(told)
+        major, minor = ("".join(filter(str.isdigit, told[part])) for part in ("major", "minor"))
+        self.version = int(major), int(minor)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -179,11 +180,6 @@ class Server(AbstractContextManager["Server"]):
 
 class NoAnswerError(ConfigError, OSError):
     """No API server answers; also an `OSError`, as the query for a run's state expects."""
-
-
-def _numbers(version: Mapping[str, Any]) -> tuple[int, int]:
-    major, minor = ("".join(filter(str.isdigit, str(version.get(part, "")))) for part in ("major", "minor"))
-    return int(major or 1), int(minor or 0)
 
 
 def current_context() -> str:

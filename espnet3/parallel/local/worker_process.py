@@ -85,10 +85,7 @@ def _serve_slots(sock: socket.socket, boot: dict[str, Any]) -> None:
                 logging.getLogger(__name__).warning("worker %s ends: %s", boot["name"], slots.unreached)
             _send(sock, {"error": slots.unreached} if slots.unreached else {"over": True})
             return
-    word = _receive(sock)
-    if not word:
-        end_process()
-    if word.startswith(b"leave"):
+    if _receive(sock).startswith(b"leave"):
         slots.leaving = True
         while slots.is_needed():
             time.sleep(_LOOK)
@@ -98,9 +95,12 @@ def _serve_slots(sock: socket.socket, boot: dict[str, Any]) -> None:
 
 def _receive(sock: socket.socket) -> bytes:
     try:
-        return sock.recv(256)
+        word = sock.recv(256)
     except ConnectionError:
-        return b""
+        word = b""
+    if not word:  # the driver is gone
+        end_process()
+    return word
 
 
 def _edited(shared: dict[str, float], since: float) -> bool:
@@ -130,8 +130,7 @@ async def _serve_dask(sock: socket.socket, boot: dict[str, Any]) -> None:
     stop = asyncio.Event()
 
     def on_message() -> None:
-        if not _receive(sock):
-            end_process()
+        _receive(sock)
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # errors of the end are expected
         stop.set()
 

@@ -13,7 +13,6 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
@@ -126,9 +125,7 @@ class ForkedWorker(ProcessInterface):
             self.status = Status.closing
             if self._supervised is not None:
                 self._supervisor.stop(self._supervised)
-                with suppress(asyncio.TimeoutError):
-                    stopped = asyncio.shield(asyncio.wrap_future(self._stopped))
-                    await asyncio.wait_for(stopped, 2 * GRACE)
+                await asyncio.wait({asyncio.wrap_future(self._stopped)}, timeout=2 * GRACE)
         await super().close()
 
 

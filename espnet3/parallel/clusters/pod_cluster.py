@@ -91,8 +91,7 @@ def kube_options(config: ParallelConfig) -> dict[str, Any]:
 
     options = dict(config.options)
     # Joining the cluster of another run by its name would delete it when this run ends.
-    mode = options.pop("create_mode", "CREATE_ONLY")
-    options["create_mode"] = CreateMode(getattr(mode, "value", mode))
+    options["create_mode"] = CreateMode(options.get("create_mode", "CREATE_ONLY"))
     options["custom_cluster_spec"] = cluster_spec(options, config)
     if options.get("resource_timeout") is None:
         options["resource_timeout"] = max(1, round(config.start_timeout / _SHARE))

@@ -198,21 +198,13 @@ class SSHCluster(KeptCluster, SpecCluster, WorkerCluster):
 def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
     """Start the scheduler on the first host, and begin to start the workers."""
     load_cluster_class(row)  # raises if asyncssh is missing
-    options = dict(config.options)
-    hosts = ssh_hosts(options)
-    spread = worker_hosts(hosts)
-    for name in ("hosts", *PER_HOST):
-        options.pop(name, None)
-    worker_options = options.pop("worker_options", None) or {}
-    scheduler_options = options.pop("scheduler_options", None) or {"port": 0}
-    worker_class = options.pop("worker_class", None) or "distributed.Nanny"
-    scheduler_options.setdefault("dashboard_address", "127.0.0.1:0")
-    worker_options.setdefault("dashboard_address", "127.0.0.1:0")
-    worker_options.setdefault("nthreads", 1)
-    if worker_class == "distributed.Nanny":
-        preloads = worker_options.get("preload_nanny") or dask.config.get("distributed.nanny.preload", [])
-        worker_options["preload_nanny"] = [*([preloads] if isinstance(preloads, str) else preloads), PRELOAD]
-    patience = config.start_timeout / 2
+    hosts = ssh_hosts(config.options)
+    options = {name: value for name, value in config.options.items() if name not in ("hosts", *PER_HOST)}
+    pages = {"dashboard_address": "127.0.0.1:0"}
+    scheduler_options = {**pages, **(options.pop("scheduler_options", None) or {"port": 0})}
+    worker_options = {**pages, "nthreads": 1, **(options.pop("worker_options", None) or {})}
+    preloads = worker_options.get("preload_nanny") or dask.config.get("distributed.nanny.preload", [])
+    worker_options["preload_nanny"] = [*([preloads] if isinstance(preloads, str) else preloads), PRELOAD]
     certificate = certificate_for(options, config.security, "these hosts")
     if certificate is not None:
         scheduler_options.setdefault("protocol", "tls")
@@ -220,14 +212,14 @@ def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
 
     def process(make: type, host: SshHost, wanted: str, opts: Mapping[str, Any]) -> dict[str, Any]:
         # a host that is off never answers; a session whose machine is gone stays silent: ask for a sign of life
-        how = {"connect_timeout": patience, "keepalive_interval": 15, **host.connect_options}
+        how = {"connect_timeout": config.start_timeout / 2, "keepalive_interval": 15, **host.connect_options}
         known = replace(host, connect_options=how, python=host.python or sys.executable)
         spec = {"cls": wanted, "opts": opts}
         return {"cls": make, "options": {"host": known, "config": dask_config, "spec": spec}}
 
     workers = {
-        f"ssh-{n}": process(RemoteWorker, host, worker_class, worker_options)
-        for n, host in zip(range(config.n_workers), itertools.cycle(spread), strict=False)
+        f"ssh-{n}": process(RemoteWorker, host, "distributed.Nanny", worker_options)
+        for n, host in zip(range(config.n_workers), itertools.cycle(worker_hosts(hosts)), strict=False)
     }
     scheduler = process(RemoteScheduler, hosts[0], "distributed.Scheduler", scheduler_options)
     try:

@@ -56,6 +56,7 @@ DOCUMENTED = {
     "distributed.scheduler.KilledWorker",
     "tornado.httputil.HTTPMessageDelegate",
     "tornado.httputil.HTTPServerRequest",
+    "tornado.httputil.url_concat",
     "tornado.routing.Router",
     "tornado.web.Application",
     "tornado.web.RequestHandler",

@@ -7,13 +7,12 @@ the run prints, and is given a cookie; requests with neither get a refusal, what
 from __future__ import annotations
 
 import hashlib
-import hmac
 import secrets
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from distributed.deploy.spec import SpecCluster
-from tornado.httputil import HTTPMessageDelegate, HTTPServerRequest
+from tornado.httputil import HTTPMessageDelegate, HTTPServerRequest, url_concat
 from tornado.routing import Router
 from tornado.web import Application, RequestHandler
 
@@ -51,8 +50,7 @@ class PrivatePages(SpecCluster):
         link: str = super().dashboard_link
         if self.pages is None or not link:
             return link
-        parts = urlsplit(link)
-        return urlunsplit((*parts[:3], urlencode([*parse_qsl(parts.query), (_FIELD, self.pages)]), ""))
+        return url_concat(link, {_FIELD: self.pages})
 
 
 class _Door(Router):
@@ -70,7 +68,7 @@ class _Door(Router):
         return handler
 
     def is_secret(self, text: str) -> bool:
-        return hmac.compare_digest(text.encode(), self.secret.encode())
+        return secrets.compare_digest(text.encode(), self.secret.encode())
 
 
 class _Answer(RequestHandler):

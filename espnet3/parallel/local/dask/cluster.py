@@ -84,9 +84,8 @@ class ForkedWorker(ProcessInterface):
             self._env |= gpu_env(gpus, int(name))
         threads = options.get("nthreads") or 1
         self._memory = MemoryWatch(memory_limit, threads)
-        if options.get("dashboard_address") is None:  # older versions then listen on every interface
-            options.update(dashboard_address="127.0.0.1:0", dashboard=False)
-        options |= {"name": name, "memory_limit": self._memory.limit}
+        address = options.get("dashboard_address") or "127.0.0.1:0"  # else it is on the workers' interface
+        options |= {"name": name, "memory_limit": self._memory.limit, "dashboard_address": address}
         self._boot = {"scheduler": scheduler, "options": options, "pages": pages}
         self._supervised: Supervised | None = None
         self._started: Future[None] = Future()

@@ -80,8 +80,7 @@ def prepare(row: Backend, options: dict[str, Any]) -> str | None:
     """Complete the options of a batch scheduler in place; return the folder made for the jobs' logs, if one was."""
     given = partial(asked, row, options)
     # Dask's default is port 8787 on every interface
-    scheduler = {"dashboard_address": "127.0.0.1:0", **_scheduler_options(row, options)}
-    options["scheduler_options"] = scheduler
+    options["scheduler_options"] = {"dashboard_address": "127.0.0.1:0", **_scheduler_options(row, options)}
     options["processes"] = given("processes") or 1
 
     extra = _worker_words(row, options, given)

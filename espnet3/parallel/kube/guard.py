@@ -12,13 +12,13 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.kube.manifests import RUN
 from espnet3.parallel.kube.server import RefusedError, Server
 
-CLUSTERS = "kubernetes.dask.org/v1"
 _LOOK = 1.0  # seconds between looks for the driver: a child that it forked would hold a pipe open
 _TRY = 600.0  # seconds to keep asking a server that does not answer
 
@@ -43,30 +43,27 @@ class Guard:
         self._process.wait()
 
 
-def main(namespace: str, name: str, run: str, driver: str) -> int:
+def main(namespace: str, name: str, run: str, driver: str) -> None:
     """Wait for the driver's end, and delete what it has left."""
     while os.getppid() == int(driver):
         time.sleep(_LOOK)
     end = time.monotonic() + _TRY
-    while True:
+    while time.monotonic() < end:
         try:
-            with Server(namespace) as server:
+            with suppress(RefusedError), Server(namespace) as server:
                 delete_cluster(server, name, run)
-        except ParallelError as error:
-            if isinstance(error, RefusedError) or time.monotonic() > end:
-                return 1
+            break
+        except ParallelError:
             time.sleep(5)  # nothing tells when a server comes back
-        else:
-            return 0
 
 
 def delete_cluster(server: Server, name: str, run: str) -> None:
     """Delete a DaskCluster of this run; leave one of the same name that another run has made."""
-    path = server.path(CLUSTERS, "daskclusters", name)
+    path = server.path("kubernetes.dask.org/v1", "daskclusters", name)
     found: Any = server.get(path)
     if found is not None and found["metadata"].get("labels", {}).get(RUN) == run:
         server.delete(path)
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])

@@ -121,17 +121,16 @@ def pod_cluster(make: Any, server: Server, config: ParallelConfig, name: str, gu
                 f"start_timeout\n{missing}".rstrip()
             )
 
-        def close(self, timeout: float = _DELETION) -> Any:
+        def close(self, timeout: float = _DELETION) -> None:
             if self.status.name == "closed":
-                return None
+                return
             try:
-                closed = super().close(timeout=timeout)
+                super().close(timeout=timeout)
             except BaseException:  # the guard goes on with it when this process ends
                 logger.warning("cluster %s is left to its guard, which deletes it", name)
                 raise
             guard.release()
             server.close()
-            return closed
 
     return PodCluster
 

@@ -33,7 +33,6 @@ _ATTEMPTS = 6  # pods that may end badly, for each shard, beside those that were
 _KEPT = 86_400  # seconds for which a Job that has ended, and what its pods printed, can be looked at
 _INDEX_VARIABLE = "$(JOB_COMPLETION_INDEX)"  # Kubernetes puts the variable's value there
 
-
 # options beside KubeCluster's own: those that are a field of a pod, or of its container
 _OF_POD = {
     "volumes": "volumes",
@@ -170,8 +169,7 @@ def _job(
 def _pod(facts: JobFacts, options: Mapping[str, Any], index: str, final: int) -> dict[str, Any]:
     pod, container = pod_fields(options)
     python = str(options.get("python") or "python")  # the path of this one means nothing in an image
-    command = [python, "-m", "espnet3.parallel.worker", "--final", str(final)]
-    command += ["--tasks", facts.tasks, index]
+    command = [python, "-m", "espnet3.parallel.worker", "--final", str(final), "--tasks", facts.tasks, index]
     return {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,  # a job asks Kubernetes nothing

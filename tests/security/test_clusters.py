@@ -43,7 +43,7 @@ with get_client({"env": "local", "n_workers": 2}) as client:
 KILLED = """
 import os, sys
 from espnet3.parallel.clusters.security import certificate_for
-folder = certificate_for({}, "on", "this machine").folder
+folder = certificate_for({}, "on", "this machine")
 print(folder, flush=True)
 sys.stdin.readline()
 """

@@ -103,8 +103,7 @@ def watched_cluster(row: Backend, config: ParallelConfig) -> Any:
         def scale(self, *args: Any, **kwargs: Any) -> Any:
             done = super().scale(*args, **kwargs)
             if self.status is Status.running:
-                loop: Any = self.loop
-                loop.add_callback(self.keeper.resized)
+                self.loop.add_callback(self.keeper.resized)
             return done
 
         async def before_closing(self) -> None:
@@ -139,11 +138,11 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
         folder = block_options.prepare(row, options)
         if folder is not None:
             undo.callback(shutil.rmtree, folder, ignore_errors=True)
-        shared = asked(row, options, "shared_temp_directory")
-        keys = shared and os.path.expanduser(os.path.expandvars(shared))
+        shared = asked(row, options, "shared_temp_directory") or ""
+        keys = os.path.expanduser(os.path.expandvars(shared))
         certificate = certificate_for(options, config.security, "this machine or the nodes", keys)
         if certificate is not None:
-            undo.callback(certificate.remove)
+            undo.callback(shutil.rmtree, certificate, ignore_errors=True)
             options["protocol"] = "tls://"
             scheduler_class = options.get("scheduler_cls") or distributed.Scheduler
             options["scheduler_cls"] = guarded(scheduler_class, ask_for_certificate)

@@ -17,7 +17,6 @@ import stat
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +41,6 @@ _LISTEN = ("host", "interface", "protocol", "scheduler_port")
 _OWN = ("protocol", "security", "enable_tcp_over_ucx", "enable_infiniband", "enable_nvlink")
 PRELOAD = "espnet3.parallel.clusters.preload"  # the module that the processes of a run preload
 SCRATCH_VARIABLE = "DASK_TEMPORARY_DIRECTORY"  # names a folder for its files to Dask in a job
-
-
-@dataclass(frozen=True, slots=True)
-class RunCertificate:
-    """The certificate of one run."""
-
-    folder: str  # of its files, for workers that others start
-    config: Mapping[str, Any]  # as Dask configuration, for processes that inherit one
-
-    def remove(self) -> None:
-        """Remove the files; open connections stay."""
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def make_pair() -> tuple[str, str]:
@@ -112,16 +99,14 @@ def _is_left_to_us(options: Mapping[str, Any], security: str, where: str) -> boo
     return not chosen and security != "off"
 
 
-def certificate_for(
-    options: dict[str, Any], security: str, where: str, parent: str | None = None
-) -> RunCertificate | None:
+def certificate_for(options: dict[str, Any], security: str, where: str, parent: str = "") -> str | None:
     """Add a certificate of the run to the options of a cluster, unless security is off or the user gave one.
 
-    It is in a new folder; those of drivers that were killed are removed there.
+    Returns:
+        The new folder that it is in, to be removed at last; those of drivers that were killed are removed beside it.
     """
     if not _is_left_to_us(options, security, where):
         return None
-    import dask
     from distributed import Security
 
     cert_text, key_text = make_pair()
@@ -138,24 +123,32 @@ def certificate_for(
     cert, key = os.path.join(folder, "cert.pem"), os.path.join(folder, "key.pem")
     write_whole(cert, cert_text.encode())
     write_whole(key, key_text.encode())
-    files = {"cert": cert, "key": key}
 
     class OfRun(Security):
         # this process knows its own pair and never reads the files, which workers are told of
         def get_tls_config_for_role(self, role: str) -> dict[str, Any]:
-            of_worker = {"ca_file": cert, **files} if role == "worker" else {}
+            of_worker = {"ca_file": cert, "cert": cert, "key": key} if role == "worker" else {}
             return {**super().get_tls_config_for_role(role), **of_worker}
 
+    options["security"] = _security(cert_text, key_text, OfRun)
+    return folder
+
+
+def config_of(security: Any) -> dict[str, Any]:
+    """Return Dask configuration by which processes of other machines have the certificate, for their pages too."""
+    import dask
+
+    files = security.get_tls_config_for_role("worker")
+    pair = {"cert": files["cert"], "key": files["key"]}
     comm = {
         "require-encryption": True,
         "default-scheme": "tls",
-        "tls": {"ca-file": cert, **dict.fromkeys(_ROLES, files)},
+        "tls": {"ca-file": files["ca_file"], **dict.fromkeys(_ROLES, pair)},
     }
     guarded = {
         role: {"preload": [*dask.config.get(f"distributed.{role}.preload", []), PRELOAD]} for role in _SERVERS
     }
-    options["security"] = _security(cert_text, key_text, OfRun)
-    return RunCertificate(folder, {"distributed": {"comm": comm, **guarded}})
+    return {"distributed": {"comm": comm, **guarded}}
 
 
 def _security(cert: str, key: str, make: Any = None) -> Any:
@@ -165,13 +158,13 @@ def _security(cert: str, key: str, make: Any = None) -> Any:
     return (make or Security)(tls_ca_file=cert, require_encryption=True, **roles)
 
 
-def _place_of_keys(parent: str | None) -> str:
+def _place_of_keys(parent: str) -> str:
     wanted = os.path.abspath(parent or os.getcwd())
     where = open_above(wanted)
     if not where:
         return wanted
     home = os.path.join(os.path.expanduser("~"), ".cache", "espnet3")
-    if parent is not None or open_above(os.path.dirname(home)):
+    if parent or open_above(os.path.dirname(home)):
         raise ConfigError(
             f"{where}, so that the run's key cannot be in {wanted}: its folder could be exchanged for another one. "
             "Name one as options.shared_temp_directory that the nodes see, where only you may write, there and above"

@@ -26,7 +26,7 @@ from distributed.deploy.spec import ProcessInterface, SpecCluster
 from espnet3.parallel.backends import PER_HOST, Backend, load_cluster_class
 from espnet3.parallel.backends.machine import SshHost, ssh_hosts, unreachable, worker_hosts
 from espnet3.parallel.clusters.options import own_scratch
-from espnet3.parallel.clusters.security import PRELOAD, certificate_for
+from espnet3.parallel.clusters.security import PRELOAD, certificate_for, config_of
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.dask_compat import INHERITED, SPEC_MODULE, inherited_config
 from espnet3.parallel.dask_compat.clusters import KeptCluster
@@ -48,9 +48,7 @@ class RemoteError(RuntimeError):
 
 
 class RemoteProcess(ProcessInterface):
-    """A Dask process in an SSH session of its own, as `spec` says: up once it has written a line with `announced`."""
-
-    announced: str
+    """A Dask process in an SSH session of its own, as `spec` says."""
 
     def __init__(
         self, scheduler: str = "", *, host: SshHost, config: str, spec: Mapping[str, Any], name: Any = None
@@ -61,8 +59,8 @@ class RemoteProcess(ProcessInterface):
         self.connection: Any = None
         self.process: Any = None
 
-    async def open(self, spec: Mapping[str, Any], *words: str) -> str:
-        """Open a session and start in it what `SPEC_MODULE` makes of `spec`; return the line that announced it."""
+    async def open(self, announced: str, spec: Mapping[str, Any], *words: str) -> str:
+        """Open a session and start in it what `SPEC_MODULE` makes of `spec`; return its line that has `announced`."""
         import asyncssh
 
         host, how, python = self.host.name, self.host.connect_options, str(self.host.python)
@@ -77,7 +75,7 @@ class RemoteProcess(ProcessInterface):
         tail: deque[str] = deque(maxlen=_SHOWN)
         while line := (await self.process.stderr.readline()).rstrip("\n"):
             tail.append(line)
-            if self.announced in line:
+            if announced in line:
                 return str(line)
         said = "\n".join(f"    {each}" for each in tail) or "    (nothing)"
         await self.hang_up()
@@ -115,11 +113,9 @@ class RemoteProcess(ProcessInterface):
 class RemoteScheduler(RemoteProcess):
     """The scheduler, on the first host."""
 
-    announced = "Scheduler at"
-
     async def start(self) -> None:
         """Start it; the address is taken from its announcement."""
-        line = await self.open(self.spec)
+        line = await self.open("Scheduler at:", self.spec)
         self.address = line.split("Scheduler at:")[1].strip()
         self._reader = asyncio.create_task(self.read_on())
         self.status = Status.running
@@ -128,7 +124,6 @@ class RemoteScheduler(RemoteProcess):
 class RemoteWorker(RemoteProcess):
     """One worker (and its nanny), opened again when it ends."""
 
-    announced = "worker at"
     failure: str | None = None  # why it is given up
     trying = ""
     _again: asyncio.Task[None] | None = None
@@ -144,7 +139,7 @@ class RemoteWorker(RemoteProcess):
             turn += 1  # another name for each session, as the scheduler may still hold the last one's
             opts = {**self.spec["opts"], "name": f"{self.name}" if turn == 1 else f"{self.name}.{turn}"}
             try:
-                await self.open({"0": {**self.spec, "opts": opts}}, self.scheduler)
+                await self.open("worker at", {"0": {**self.spec, "opts": opts}}, self.scheduler)
             except RemoteError as error:
                 tries += 1
                 self.trying = str(error)
@@ -208,7 +203,7 @@ def start_ssh(row: Backend, config: ParallelConfig) -> SSHCluster:
     certificate = certificate_for(options, config.security, "these hosts")
     if certificate is not None:
         scheduler_options.setdefault("protocol", "tls")
-    dask_config = inherited_config({} if certificate is None else certificate.config)
+    dask_config = inherited_config({} if certificate is None else config_of(options["security"]))
 
     def process(make: type, host: SshHost, wanted: str, opts: Mapping[str, Any]) -> dict[str, Any]:
         # a host that is off never answers; a session whose machine is gone stays silent: ask for a sign of life

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import resource
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -25,8 +26,8 @@ class KeptCluster:
     pending notes about them.
     """
 
-    def __init__(self, *args: Any, certificate: Any = None, **kwargs: Any) -> None:
-        self.certificate = certificate  # of the run, removed at last
+    def __init__(self, *args: Any, certificate: str | None = None, **kwargs: Any) -> None:
+        self.certificate = certificate  # the folder of the run's, removed at last
         super().__init__(*args, **kwargs)
 
     def _update_worker_status(self, op: str, msg: Any) -> None:
@@ -44,7 +45,7 @@ class KeptCluster:
     async def after_closing(self) -> None:
         """Close what the workers needed; also after an error."""
         if self.certificate is not None:
-            self.certificate.remove()
+            shutil.rmtree(self.certificate, ignore_errors=True)
 
     async def _close(self) -> None:
         try:

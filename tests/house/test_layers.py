@@ -68,12 +68,9 @@ ROOMS += [name for _, names in AROUND for name in names]
 
 # Modules that import Dask when they are loaded, and are loaded when a Dask cluster is needed.
 DASK_SIDE = {
-    "parallel.clusters.job_cluster",
-    "parallel.clusters.keeper",
-    "parallel.clusters.options",
-    "parallel.clusters.preload",
-    "parallel.clusters.ssh_cluster",
-    "parallel.clusters.client",
+    *(f"parallel.clusters.{name}" for name in ("client", "job_cluster", "keeper", "options", "pod_cluster")),
+    *(f"parallel.clusters.{name}" for name in ("preload", "security", "ssh_cluster")),
+    "parallel.dask_compat.clusters",
     "parallel.local.dask.cluster",
     "parallel.local.pages",
     "parallel.pilots.dask.pools",

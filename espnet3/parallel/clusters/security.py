@@ -20,6 +20,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import dask
+from distributed import Security
+
 from espnet3.parallel.backends.backend import require
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.errors import ConfigError
@@ -82,8 +85,6 @@ def local_security(config: ParallelConfig) -> dict[str, Any]:
 
 def is_encrypted(options: Mapping[str, Any]) -> bool:
     """Return whether options of a cluster, or the Dask configuration, ask for TLS with the user's own certificate."""
-    from distributed import Security
-
     given = options.get("security") or Security()
     return given is True or bool(given.require_encryption)
 
@@ -107,8 +108,6 @@ def certificate_for(options: dict[str, Any], security: str, where: str, parent: 
     """
     if not _is_left_to_us(options, security, where):
         return None
-    from distributed import Security
-
     cert_text, key_text = make_pair()
     place = _place_of_keys(parent)
     try:
@@ -136,8 +135,6 @@ def certificate_for(options: dict[str, Any], security: str, where: str, parent: 
 
 def config_of(security: Any) -> dict[str, Any]:
     """Return Dask configuration by which processes of other machines have the certificate, for their pages too."""
-    import dask
-
     files = security.get_tls_config_for_role("worker")
     pair = {"cert": files["cert"], "key": files["key"]}
     comm = {
@@ -151,11 +148,9 @@ def config_of(security: Any) -> dict[str, Any]:
     return {"distributed": {"comm": comm, **guarded}}
 
 
-def _security(cert: str, key: str, make: Any = None) -> Any:
-    from distributed import Security
-
+def _security(cert: str, key: str, make: Any = Security) -> Any:
     roles = {f"tls_{role}_{part}": text for role in _ROLES for part, text in (("cert", cert), ("key", key))}
-    return (make or Security)(tls_ca_file=cert, require_encryption=True, **roles)
+    return make(tls_ca_file=cert, require_encryption=True, **roles)
 
 
 def _place_of_keys(parent: str) -> str:

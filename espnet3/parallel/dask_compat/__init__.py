@@ -3,7 +3,7 @@
 A new version of theirs may change any of them without notice. They stand in this folder
 and nowhere else, those of servers (TLS, pages, listeners) in `clusters.py`, each behind a function
 or a class that says what it is for; `tests/house/test_dask_compat.py` touches each on the installed versions and names
-the one that broke. Of dask-cuda and asyncssh nothing undocumented is used. Loading this package loads none of them.
+the one that broke. Of dask-cuda and asyncssh nothing undocumented is used. Loading this file loads none of them.
 """
 
 from __future__ import annotations
@@ -135,3 +135,10 @@ def leave_random_to_items() -> None:
     modules: Any = sizeof, utils_comm, core
     for module in modules:
         module.random = _OF_DASK
+
+
+async def close_connections(api: Any) -> None:
+    """Close kr8s's connections, for which it has no method: `Api._session`, made by the first request."""
+    session = getattr(api, "_session", None)
+    if session is not None:
+        await session.aclose()

@@ -10,6 +10,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from distributed.comm.tcp import TLSListener
+from distributed.core import Status
+from distributed.deploy.cluster import Cluster
+from tornado import tcpserver
+from tornado.ioloop import IOLoop
+from tornado.netutil import add_accept_handler
+
 _END = 5.0  # seconds for a start that was cut off, or an event loop, to end
 _HANDSHAKE = 10.0  # seconds that a connection may take to prove who it is, or to send a request
 _AGAIN = 0.5  # seconds for which connections wait outside while this process has no descriptors for them
@@ -31,8 +38,6 @@ class KeptCluster:
         super().__init__(*args, **kwargs)
 
     def _update_worker_status(self, op: str, msg: Any) -> None:
-        from distributed.deploy.cluster import Cluster
-
         # the base of SpecCluster, which only notes who came and who went
         note: Any = Cluster._update_worker_status
         known: Any = self.scheduler_info["workers"]  # type: ignore[attr-defined]  # mixed into one that has it
@@ -97,18 +102,9 @@ class StartsInTime:
                 await self.too_late()
             start.result()
         except BaseException:
-            from distributed.deploy.cluster import Cluster
-
             close: Any = Cluster._close  # closes the parts in this process and deletes nothing
             await close(self)
             raise
-
-
-async def close_connections(api: Any) -> None:
-    """Close kr8s's connections, for which it has no method: `Api._session`, made by the first request."""
-    session = getattr(api, "_session", None)
-    if session is not None:
-        await session.aclose()
 
 
 def guard_listeners() -> None:
@@ -117,9 +113,6 @@ def guard_listeners() -> None:
     The limit of open files is what the system lets this process have. Beyond it connections wait, where tornado would
     log an error at each turn of its loop. One over TLS without a handshake ends.
     """
-    from distributed.comm.tcp import TLSListener
-    from tornado import tcpserver
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -143,16 +136,12 @@ def guard_listeners() -> None:
 
 def accept_patiently(sock: Any, callback: Callable[[Any, Any], None]) -> Callable[[], None]:
     """Do as `tornado.netutil.add_accept_handler`, but wait while this process has no descriptor free."""
-    from tornado.netutil import add_accept_handler
-
     patient: Any = _Patient(sock)
     return add_accept_handler(patient, callback)
 
 
 class _Patient:
     def __init__(self, sock: Any) -> None:
-        from tornado.ioloop import IOLoop
-
         self.sock = sock
         self.loop: Any = IOLoop.current()
         self.fileno, self.close = sock.fileno, sock.close
@@ -209,8 +198,6 @@ def put_before_pages(server: Any, make: Callable[[Any], Any]) -> None:
 
 async def kill_starting_worker(nanny: Any) -> None:
     """Kill the worker of a nanny, if it has not come up."""
-    from distributed.core import Status
-
     worker = nanny.process
     if worker is not None and worker.status is Status.starting and worker.process is not None:
         await worker.process.kill()

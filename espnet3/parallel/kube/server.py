@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from espnet3.parallel.dask_compat.clusters import close_connections
+from espnet3.parallel.dask_compat import close_connections
 from espnet3.parallel.errors import ConfigError, ParallelError
 
 T = TypeVar("T")

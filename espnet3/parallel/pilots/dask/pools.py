@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import astuple
-from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -198,22 +197,22 @@ def _open_pool(client: Any) -> Pool:
         tls = client.security.get_listen_args("client")["ssl_context"]
         tls.num_tickets = 0  # they would make a channel without a message look readable
     pool = Pool(listener, folder, tls)
+
+    def heard(event: tuple[float, Any]) -> None:
+        what, *said = event[1]
+        if what == "refused":
+            pool.refusals[said[0]] = said[1]
+        else:
+            host, pid, end = said
+            pool.exits[host, pid] = ProcessEnd(*end)
+
     try:
-        client.subscribe_topic(pool.name, partial(_heard, pool))
+        client.subscribe_topic(pool.name, heard)
         register(client, PilotHost(pool.address, pool.key, pool.name), pool.name)
     except BaseException:  # Ctrl-C too: leave no door and no folder behind
         pool.close()
         raise
     return pool
-
-
-def _heard(pool: Pool, event: tuple[float, Any]) -> None:
-    what, *said = event[1]
-    if what == "refused":
-        pool.refusals[said[0]] = said[1]
-    else:
-        host, pid, end = said
-        pool.exits[host, pid] = ProcessEnd(*end)
 
 
 def _listen(client: Any) -> tuple[socket.socket, str | None]:

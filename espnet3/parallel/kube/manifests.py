@@ -92,11 +92,10 @@ def more_memory(resources: Mapping[str, Any] | None, factor: float) -> dict[str,
 
 def without_devices(resources: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return resources without nvidia.com/gpu and its like: Dask's scheduler needs none, and would keep it busy."""
-    found = {
+    return {
         kind: {name: amount for name, amount in each.items() if "/" not in name}
         for kind, each in (resources or {}).items()
     }
-    return {kind: each for kind, each in found.items() if each}
 
 
 def new_name() -> str:

@@ -141,17 +141,15 @@ def _missing(server: Server, name: str) -> str:
     try:
         pods = server.items(server.path("v1", "pods"), labelSelector=selector)
         waiting = [pod for pod in pods if holding(pod.get("status", {}), "Ready") is None]
-        shown = [_described(server, pod) for pod in waiting[:_SHOWN]]
+        shown = []
+        for pod in waiting[:_SHOWN]:
+            own = pod["metadata"]["name"]
+            look = f"kubectl -n {server.namespace} describe pod {own}"
+            detail = "\n".join([*events_of(server, own), log_of(server, pod)]).strip()
+            shown.append(not_there(f"pod {own}", sentence(pod), look, detail))
     except ParallelError as error:
         return listed([], no_answer=str(error))
     if not pods:
         look = f"kubectl -n {server.namespace} get events"
         return not_there(f"DaskCluster {name}", "has no pod: a quota may be used up", look)
     return listed(shown, len(waiting) - len(shown))
-
-
-def _described(server: Server, pod: dict[str, Any]) -> str:
-    name = pod["metadata"]["name"]
-    look = f"kubectl -n {server.namespace} describe pod {name}"
-    detail = "\n".join([*events_of(server, name), log_of(server, pod)]).strip()
-    return not_there(f"pod {name}", sentence(pod), look, detail)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shlex
 import tempfile
@@ -22,8 +21,6 @@ from espnet3.parallel.jobs import script
 from espnet3.parallel.jobs.script import quoted_word, scheduler_of
 from espnet3.parallel.local.forking import SCRATCH
 from espnet3.parallel.messages import did_you_mean
-
-logger = logging.getLogger(__name__)
 
 _START = 20  # seconds until a job's worker is up, from when its lifetime counts
 _LAST_CALL = 0.1  # part of the walltime, at most five minutes, that a worker has to finish its last items

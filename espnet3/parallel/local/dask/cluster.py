@@ -77,7 +77,6 @@ class ForkedWorker(ProcessInterface):
     ) -> None:
         super().__init__(scheduler=scheduler, name=name)
         self.name = name
-        self.scheduler = scheduler
         self._supervisor = supervisor
         self._env = {str(k): str(v) for k, v in (env or {}).items()}
         if gpus:  # else a name need not be a number

@@ -25,7 +25,6 @@ _NO_CREDENTIALS = (
     "names a server, and this is not a pod with a service account. `kubectl config get-contexts` lists yours"
 )
 _SECONDS = 30.0  # a server that has not answered a request by then does not answer
-_NOT_FOUND = 404
 _EVENTS = 5  # of one pod, the last ones
 _LINES = 15  # at the end of a log
 
@@ -163,15 +162,14 @@ class Server(AbstractContextManager["Server"]):
         import kr8s
 
         base, _, last = path.rpartition("/") if path.count("/") > 1 else (path, "", "")
-        given = {name: value for name, value in more.items() if value}
         try:
             async with self._api.call_api(
-                method, version="", base=base, url=last, timeout=_SECONDS, **given
+                method, version="", base=base, url=last, timeout=_SECONDS, **more
             ) as answer:
                 return answer
         except kr8s.ServerError as error:
             status = error.response.status_code if error.response is not None else 0
-            if status == _NOT_FOUND and method != "POST":
+            if status == 404 and method != "POST":
                 return None
             if status in (401, 403) and path == "/apis":
                 raise ConfigError(f"{self.place} refuses this user: {error}") from error

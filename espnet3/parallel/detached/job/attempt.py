@@ -18,14 +18,7 @@ from typing import Any
 
 from espnet3.parallel.detached import states
 from espnet3.parallel.detached.job import stopping
-from espnet3.parallel.detached.job.stopping import (
-    EXIT_DONE,
-    EXIT_FAILED,
-    EXIT_UNFINISHED,
-    SHARD,
-    StopNow,
-    say,
-)
+from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, say
 from espnet3.parallel.detached.job_spec import JobSpec, load, make_provider, read_spec
 from espnet3.parallel.detached.layout import DONE, ENDED, Layout, positions, stretches
 from espnet3.parallel.detached.states import BEAT, JobState
@@ -76,7 +69,7 @@ class Job:
         self.own = own  # whether their specs must be this user's
         self.layout = Layout(Path(spec.run))
         self.place = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("q")
-        self.place[SHARD] = spec.shard
+        self.place[stopping.SHARD] = spec.shard
         self.n_lines = 0  # outcomes that it has appended
         self.built: tuple[Any, dict[str, Any], dict[str, Any]] | None = None  # runner, env, keywords
 
@@ -169,7 +162,7 @@ class _Attempt(Counted):
         self.folder = self.layout.shard(spec.shard)
         self.worker = f"shard {spec.shard} on {os.uname().nodename}"
         self.losses = states.LossFile(self.folder)
-        job.place[SHARD] = spec.shard
+        job.place[stopping.SHARD] = spec.shard
         self.marks = states.Marks(self.folder, self.losses)
         self.stopping.begin(self.folder, self.marks)
         history = History(spec.policy, self.losses.losses)
@@ -209,7 +202,7 @@ class _Attempt(Counted):
                 self._work()
             finally:  # a signal must not interrupt what is written down from here on
                 self.stopping.building = False
-        except (StopNow, KeyboardInterrupt):
+        except KeyboardInterrupt:
             state, why = self.stopping.reason()
         except _FailedError as error:
             state, why = JobState.FAILED, str(error)
@@ -306,7 +299,7 @@ class _Attempt(Counted):
         spec, job = self.spec, self.job
         self.stopping.building = True  # nothing is in flight: a signal ends it at once
         if self.stopping.now():
-            raise StopNow
+            raise KeyboardInterrupt
         spec.surroundings.restore()
         begin = time.perf_counter()
         if job.built is None:  # all specs of a submission describe the same
@@ -330,7 +323,7 @@ class _Attempt(Counted):
         at = begin
         while at < end:
             if self.stopping.now():
-                raise StopNow
+                raise KeyboardInterrupt
             if at in self.failures:
                 block = Block([self.failures[at]], [0])
             else:
@@ -361,7 +354,7 @@ class _Attempt(Counted):
 
     def _settle(self, begin: int, block: Block) -> None:
         if self.stopping.signal and (block.failed or block.stop):
-            raise StopNow  # they may have failed because what they had started was sent the signal, too
+            raise KeyboardInterrupt  # they may have failed because what they had started was sent the signal, too
         self._append(begin, block)
         if block.stop is not None:
             say(block.stop.traceback)

@@ -43,10 +43,6 @@ _SWEEP = 5.0  # seconds for what a killed child had started to be gone
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-class StopNow(KeyboardInterrupt):
-    """Raised where nothing would be lost; a KeyboardInterrupt, so that nothing on the way takes it for an error."""
-
-
 class Stopping:
     """Decides whether to take another item, and writes the job's end before it comes.
 
@@ -114,7 +110,7 @@ class Stopping:
         self.signal = signal.Signals(number)
         if self.building:
             self.building = False  # a second signal must not interrupt the end that this one begins
-            raise StopNow
+            raise KeyboardInterrupt  # nothing on the way takes it for an error
 
     def _note(self, number: int) -> None:
         self.signal = signal.Signals(number)

@@ -9,17 +9,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from espnet3.parallel.config import DetachedSettings
+from espnet3.parallel.detached import states
 from espnet3.parallel.detached.launch.handover import launcher
 from espnet3.parallel.detached.layout import FOLDER, PLAN, Layout, Plan
-from espnet3.parallel.detached.states import (
-    JobState,
-    Queue,
-    RunStatus,
-    ShardStatus,
-    is_free,
-    job_of,
-    shard_status,
-)
+from espnet3.parallel.detached.states import JobState, Queue, RunStatus, ShardStatus, shard_status
 from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.lease import disk_now, holder_lives, holder_of
 from espnet3.parallel.ledger.merge import is_finished
@@ -52,10 +45,10 @@ def run_status(layout: Layout, plan: Plan) -> RunStatus:
     _ask(layout, plan, silent, found, notes)
     # the job that has gone on with a shard knows more of its end than the shard's own, which found it taken
     folders = {shard: layout.shard(shard) for shard in silent if not found[shard].state.alive}
-    others = {shard: ids.get(str(job_of(folder)), silent[shard]) for shard, folder in folders.items()}
+    others = {shard: ids.get(str(states.job_of(folder)), silent[shard]) for shard, folder in folders.items()}
     _ask(layout, plan, dict(others.items() - silent.items()), found, notes)
     for shard, folder in folders.items() if any(one.state.alive for one in found) else ():
-        if not found[shard].state.alive and is_free(folder):
+        if not found[shard].state.alive and states.is_free(folder):
             note = "; ".join(filter(None, [found[shard].note, _FREE]))
             found[shard] = replace(found[shard], state=JobState.PENDING, note=note)
     if any(one.state is not JobState.DONE for one in found) and (home := layout.home()) is not None:

@@ -175,6 +175,8 @@ class JobState(str, Enum):
         return self in (JobState.PENDING, JobState.RUNNING, JobState.UNKNOWN)
 
 
+# the backend may know more: no sign of life, or an end after which it starts the job again
+MAY_BE_QUEUED = (JobState.UNKNOWN, JobState.UNFINISHED, JobState.TIMEOUT)
 Queue = dict[int, tuple[JobState, str]]  # what a backend says of shards: a state, and a remark on it
 
 

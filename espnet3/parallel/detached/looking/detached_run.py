@@ -22,14 +22,8 @@ from espnet3.parallel.detached.job_spec import load, same_file
 from espnet3.parallel.detached.launch import job_arrays, kube_jobs
 from espnet3.parallel.detached.launch.handover import hand_over, launcher, put_specs
 from espnet3.parallel.detached.layout import DONE, ENDED, LOG, RUNNER, Layout, Plan, tail
-from espnet3.parallel.detached.looking.status import (
-    MAY_BE_QUEUED,
-    changed_sources,
-    run_status,
-    status_of_ended,
-    watch,
-)
-from espnet3.parallel.detached.states import GRACE, JobState, RunStatus, acquire, read_mark
+from espnet3.parallel.detached.looking.status import changed_sources, run_status, status_of_ended, watch
+from espnet3.parallel.detached.states import GRACE, MAY_BE_QUEUED, JobState, RunStatus, acquire, read_mark
 from espnet3.parallel.engine.exceptions import item_error, recorded_error
 from espnet3.parallel.engine.inside import refuse_in_import
 from espnet3.parallel.errors import ConfigError, ParallelError, explained

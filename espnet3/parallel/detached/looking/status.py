@@ -20,8 +20,6 @@ from espnet3.parallel.messages import shortened
 from espnet3.parallel.provenance.parts import changed_files
 
 _FREE = "its job has ended without beginning it, and another one takes it"
-# the backend may know more: no sign of life, or an end after which it starts the job again
-MAY_BE_QUEUED = (JobState.UNKNOWN, JobState.UNFINISHED, JobState.TIMEOUT)
 _POLL = (0.1, 10.0)  # seconds between two looks: at first, and after a while
 _SHARE = 0.05  # of the time waited so far, between those
 
@@ -41,7 +39,7 @@ def run_status(layout: Layout, plan: Plan) -> RunStatus:
             "back, or submit again with resume=False or 'force' (a recipe's stage: ESPNET3_RESUME=force)"
         )
     found = [shard_status(layout, plan, n, ids.get(str(n), ""), now, None) for n in range(plan.n_shards)]
-    silent = {s.shard: s.job_id for s in found if s.job_id and s.state in MAY_BE_QUEUED}
+    silent = {s.shard: s.job_id for s in found if s.job_id and s.state in states.MAY_BE_QUEUED}
     _ask(layout, plan, silent, found, notes)
     # the job that has gone on with a shard knows more of its end than the shard's own, which found it taken
     folders = {shard: layout.shard(shard) for shard in silent if not found[shard].state.alive}

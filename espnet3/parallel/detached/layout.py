@@ -229,16 +229,9 @@ class Layout:
         """Read the part of the specs that all shards share."""
         return JobSpec.from_json(self.read(TEMPLATE, JobSpec), self.folder / TEMPLATE).moved_to(self.run)
 
-    def write_template(self, spec: JobSpec) -> None:
-        """Write the part of the specs that all shards share; its folder becomes the run's home."""
-        files.write_json(self.folder / TEMPLATE, spec.to_json())
-
     def home(self) -> Path | None:
         """Return the folder that the last jobs were submitted for, if this one is a copy of it or was moved."""
-        try:
-            home = Path(self.template().run)
-        except FileNotFoundError:  # its submission has not come that far
-            return None
+        home = Path(self.template().run)
         return None if same_file(home, self.run) else home
 
     def items(self) -> Sequence[Any]:

@@ -23,7 +23,7 @@ from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.detached import job_spec
 from espnet3.parallel.detached.job_spec import ClassRef, JobSpec
 from espnet3.parallel.detached.launch.handover import hand_over, launcher, put_specs
-from espnet3.parallel.detached.layout import FOLDER, RUNNER, Layout, Plan
+from espnet3.parallel.detached.layout import FOLDER, RUNNER, TEMPLATE, Layout, Plan
 from espnet3.parallel.detached.looking.detached_run import DetachedRun, runner_attributes
 from espnet3.parallel.detached.looking.status import refuse_living
 from espnet3.parallel.errors import ConfigError
@@ -111,13 +111,14 @@ def _write_and_submit(
         plan = _in_place(layout, new)
         if run.writes:
             write_manifest(folder, runner.shard_subdir, plan.bounds[:-1], items)
-        layout.write_plan(plan, items)
+        make_folder(layout.folder)
         if settings.snapshot:
             copies = len(list(layout.folder.glob("snapshot.*")))
             spec = snapshot(spec, layout.folder / f"snapshot.{copies}")
             try_as_a_job(spec, config)  # the copy has all that the code needs
-        layout.write_template(spec)
+        write_json(layout.folder / TEMPLATE, spec.to_json())
         write_json(layout.folder / RUNNER, runner_attributes(runner))
+        layout.write_plan(plan, items)  # last: a folder with a plan is that of a detached run
         # jobs read theirs in the run's folder: what is above the link may be others'
         if plan.specs == str(specs):
             make_folder(specs.parent, parents=True)
@@ -131,11 +132,8 @@ def _write_and_submit(
 
 def _in_place(layout: Layout, new: Plan) -> Plan:
     # a plan with other shards is moved aside; outcomes stay where they are
-    try:
+    if layout.is_there():
         plan = layout.plan()
-    except ConfigError:
-        pass
-    else:
         same = (plan.indices_sha256, plan.hooks, plan.bounds) == (new.indices_sha256, new.hooks, new.bounds)
         if same and layout.home() is None:
             return replace(new, specs=plan.specs, first=plan.first)

@@ -21,7 +21,7 @@ from espnet3.parallel.config import DetachedSettings
 from espnet3.parallel.detached.job_spec import load, same_file
 from espnet3.parallel.detached.launch import job_arrays, kube_jobs
 from espnet3.parallel.detached.launch.handover import hand_over, launcher, put_specs
-from espnet3.parallel.detached.layout import DONE, ENDED, LOG, RUNNER, Layout, Plan, tail
+from espnet3.parallel.detached.layout import DONE, ENDED, LOG, RUNNER, TEMPLATE, Layout, Plan, tail
 from espnet3.parallel.detached.looking.status import changed_sources, run_status, status_of_ended, watch
 from espnet3.parallel.detached.states import GRACE, MAY_BE_QUEUED, JobState, RunStatus, acquire, read_mark
 from espnet3.parallel.engine.exceptions import item_error, recorded_error
@@ -246,7 +246,8 @@ class DetachedRun(Sequence[JobRecord]):
             raised = {str(one): had.get(str(one), 1.0) * factor for one in killed} if factor else {}
             if on_error is not None:
                 template = layout.template()
-                layout.write_template(replace(template, policy=replace(template.policy, on_error=on_error)))
+                template = replace(template, policy=replace(template.policy, on_error=on_error))
+                write_json(layout.folder / TEMPLATE, template.to_json())
                 write_json(layout.folder / RUNNER, {**layout.read(RUNNER), "on_error": on_error})
             items = layout.items()
             if changed:
@@ -364,10 +365,8 @@ def runner_attributes(runner: Any) -> dict[str, Any]:
     """Return those attributes of a runner that JSON can hold, for a `merge` in another process."""
     attributes = {}
     for name, value in vars(runner).items():
-        try:
+        with contextlib.suppress(LedgerError):  # the provider, for one: a merge that needs it says so itself
             attributes[name] = encode(value, name)
-        except LedgerError:  # the provider, for one: a merge that needs it says so itself
-            continue
     return attributes
 
 

@@ -243,10 +243,9 @@ class Layout:
 
     def jobs(self) -> dict[str, Any]:
         """Read the jobs that were submitted; none where there was no submission."""
-        try:
-            jobs = {"jobs": {}, **self.read(JOBS, Jobs)}
-        except FileNotFoundError:
-            return {"jobs": {}}
+        jobs: dict[str, Any] = {"jobs": {}, "last": [], "raised": {}}
+        with suppress(FileNotFoundError):
+            jobs |= self.read(JOBS, Jobs)
         check_ids(jobs["jobs"], parts=2)
         return jobs
 

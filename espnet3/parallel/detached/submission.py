@@ -126,7 +126,7 @@ def _write_and_submit(
         shards = put_specs(layout, plan, items, opened.state, opened.run_id, run.retry_failed)
         opened.event("submitted", env=plan.env, shards=len(shards), workers=plan.n_workers)
         hand_over(layout, plan, shards)
-    taken = set(layout.jobs().get("last", []))  # not all of them, where the site has a limit
+    taken = set(layout.jobs()["last"])  # not all of them, where the site has a limit
     return layout, plan, [shard for shard in shards if shard in taken]
 
 

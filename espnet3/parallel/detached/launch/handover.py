@@ -99,5 +99,5 @@ def hand_over(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, f
     """Give shards to the backend and note their jobs."""
     if not shards:
         return
-    memory = {**layout.jobs().get("raised", {}), **(raised or {})}
+    memory = {**layout.jobs()["raised"], **(raised or {})}
     launcher(plan.env).start(layout, plan, shards, memory)

@@ -264,11 +264,7 @@ def check(config: ParallelConfig) -> None:
         wrong.append(job_script.log_folder_problem(backend, logs, detached=True))
     if any(wrong):
         raise ConfigError("\n".join(filter(None, wrong)))
-
-    @cache
-    def make(**changed: Any) -> Any:
-        return make_job(replace(plan, options={**given, **changed}))
-
+    make = cache(lambda **changed: make_job(replace(plan, options={**given, **changed})))
     factor = DetachedSettings(**config.detached).retry_memory_factor
     for said in job_script.memory_stays(backend, given, make, factor):
         warn_caller(said)

@@ -174,7 +174,6 @@ class Supervisor:
 
     def _told_to_end(self, *_: object) -> None:
         self.stopping = True
-        self._signal(signal.SIGTERM)
 
     def _is_over(self) -> bool:
         # told so by a job that has ended, or on another host; or the folder has been moved away or deleted

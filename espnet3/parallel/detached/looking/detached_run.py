@@ -242,7 +242,7 @@ class DetachedRun(Sequence[JobRecord]):
                 raise ChangedRunError(str(layout.run), [f"code: {line}" for line in changed])
             factor = DetachedSettings(**plan.settings).retry_memory_factor
             killed = before.ended_early().get(JobState.OUT_OF_MEMORY.value, [])
-            had = layout.jobs().get("raised", {})
+            had = layout.jobs()["raised"]
             raised = {str(one): had.get(str(one), 1.0) * factor for one in killed} if factor else {}
             if on_error is not None:
                 template = layout.template()

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from espnet3.parallel.config import DetachedSettings
 from espnet3.parallel.detached import states
 from espnet3.parallel.detached.launch.handover import launcher
-from espnet3.parallel.detached.layout import FOLDER, PLAN, Layout, Plan
+from espnet3.parallel.detached.layout import Layout, Plan
 from espnet3.parallel.detached.states import JobState, Queue, RunStatus, ShardStatus, shard_status
 from espnet3.parallel.ledger.errors import FolderInUseError
 from espnet3.parallel.ledger.lease import disk_now, holder_lives, holder_of
@@ -104,8 +104,8 @@ def changed_sources(plan: Plan) -> list[str]:
 
 def refuse_living(run: Path) -> None:
     """Raise if a run folder has detached jobs that are queued or at work; cheap for one that never had any."""
-    if (run / FOLDER / PLAN).exists():
-        layout = Layout(run)
+    layout = Layout(run)
+    if layout.is_there():
         status_of_ended(layout, layout.plan())
 
 

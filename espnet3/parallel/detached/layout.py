@@ -198,16 +198,13 @@ class Layout:
     def plan(self) -> Plan:
         """Read the plan."""
         try:
-            plan = files.read_record(self.folder / PLAN, Plan, own=self.own)
+            return files.read_record(self.folder / PLAN, Plan, own=self.own)
         except FileNotFoundError:
             what = f"is not the folder of a detached run (it has no {FOLDER}/{PLAN})"
             raise ConfigError(
                 f"{self.run} {what if self.run.exists() else 'does not exist'}: give the folder that was printed at "
                 "submission, the runner's output_dir; a run without jobs goes on when its runner is called again"
             ) from None
-        if [0, *sorted(plan.bounds)] != [0, *plan.bounds] or plan.first < 0:
-            raise DamagedFolderError(f"{self.folder / PLAN} is damaged: its numbers do not fit together")
-        return plan
 
     def write_plan(self, plan: Plan, items: Sequence[Any] | None = None) -> None:
         """Write the plan, and the index list if it is new; the first process to write in a shard's folder makes it."""
@@ -265,5 +262,3 @@ class Layout:
             return files.read_json(self.stop, Stop)
         except FileNotFoundError:
             return None
-        except DamagedFolderError as error:  # an order was given, even if it cannot be read
-            return {"why": str(error)}

@@ -147,8 +147,7 @@ class Job:
 
 
 class _FailedError(Exception):
-    # ends an attempt; its text is the reason that `status` gives
-    pass
+    """Ends an attempt; its text is the reason that `status` gives."""
 
 
 class _Attempt(Counted):

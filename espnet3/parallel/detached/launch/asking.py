@@ -52,10 +52,9 @@ class Submitted:
     def whole(self) -> list[str]:
         """The arguments of the cancel command for all of it."""
         scheduler = scheduler_of(self.env)
-        parts = [scheduler.parts_of(element) for element in self.jobs.values()]
-        if not scheduler.element or not any(index for _, index in parts):
-            return list(self.jobs.values())
-        return list(dict.fromkeys(scheduler.cancel.format(job=job) for job, _ in parts))
+        parts = [(element, *scheduler.parts_of(element)) for element in self.jobs.values()]
+        whole = (scheduler.cancel.format(job=job) if index else element for element, job, index in parts)
+        return list(dict.fromkeys(whole))
 
     @property
     def cancel(self) -> list[str]:

@@ -32,11 +32,8 @@ class Launcher:
     printed: Callable[[Layout, Sequence[int]], dict[int, list[Path]]]
 
 
-_LOCAL = Launcher(supervisors.check, supervisors.start, supervisors.query, lambda layout, shards: {})
+_SUPERVISED = Launcher(supervisors.check, supervisors.start, supervisors.query, lambda layout, shards: {})
 _LAUNCHERS = {
-    Kind.LOCAL: _LOCAL,
-    Kind.GPU: _LOCAL,
-    Kind.SSH: _LOCAL,
     Kind.BATCH: Launcher(job_arrays.check, job_arrays.start, asking.query, job_arrays.printed),
     Kind.KUBERNETES: Launcher(kube_jobs.check, kube_jobs.start, kube_jobs.query, kube_jobs.printed),
 }
@@ -44,7 +41,7 @@ _LAUNCHERS = {
 
 def launcher(env: str) -> Launcher:
     """Return the launcher of a backend."""
-    return _LAUNCHERS[row(env).kind]
+    return _LAUNCHERS.get(row(env).kind, _SUPERVISED)
 
 
 def put_specs(

@@ -10,7 +10,6 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
@@ -309,7 +308,7 @@ class DetachedRun(Sequence[JobRecord]):
             note_finished(layout.run)
             return found
 
-    @contextmanager
+    @contextlib.contextmanager
     def _driving(self, verb: str, patience: float = 0.0) -> Iterator[tuple[Layout, Plan, str]]:
         if not self._trust:
             refuse_others(self.path)

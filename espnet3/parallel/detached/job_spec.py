@@ -40,14 +40,14 @@ _FIX = "put it at the top level of a .py file and import it from there"
 GUARD = "what is not a definition in it belongs under `if __name__ == '__main__':`"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """One shard of a detached run."""
+    """One shard of a detached run; without items, what all shards share."""
 
     run: str  # the run's folder
-    shard: int
-    begin: int  # position of its first item in the run's index list
-    items: Sequence[Any]
+    shard: int = 0
+    begin: int = 0  # position of its first item in the run's index list
+    items: Sequence[Any] = ()
     runner: ClassRef
     provider: ClassRef
     arguments: dict[str, Any]  # how the provider is made again: `provider_arguments`

@@ -148,9 +148,6 @@ def _template(folder: Path, run: Run, config: ParallelConfig) -> JobSpec:
     asks = [each if isinstance(each, (list, tuple)) else [each] for each in config.options.values()]
     return JobSpec(
         run=str(folder),
-        shard=0,
-        begin=0,
-        items=range(0),
         runner=job_spec.refer(type(runner), "runner"),
         provider=job_spec.refer(type(runner.provider), "provider"),
         arguments=job_spec.provider_arguments(runner.provider),

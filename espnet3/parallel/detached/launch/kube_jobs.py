@@ -84,13 +84,7 @@ def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], facto
     number = len(list(folder.glob("tasks.*.json")))
     tasks = folder / f"tasks.{number}.json"
     write_json(tasks, asdict(Tasks(str(layout.run), shards)))
-    facts = kube.JobFacts(
-        run=_label(layout),
-        name=kube.new_name(),
-        tasks=str(tasks),
-        n_workers=plan.n_workers,
-        memory_factor=factor,
-    )
+    facts = kube.JobFacts(_label(layout), kube.new_name(), str(tasks), plan.n_workers, factor)
     made = kube.manifests(facts, shards, plan.options, server.version)
     ids = [one["metadata"]["name"] for one in made]
     if server.version >= kube.INDEXED:

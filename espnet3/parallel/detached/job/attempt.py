@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from espnet3.parallel.detached import states
 from espnet3.parallel.detached.job import stopping
 from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, say
@@ -59,8 +61,6 @@ class Job:
     def __init__(self, spec: JobSpec, shards: Sequence[int], own: bool = True) -> None:
         self.began = time.monotonic()  # what the walltime counts from: here, or where the job began
         if spec.walltime is not None:
-            import psutil  # 20 ms that other jobs need not wait for
-
             # the job's shell has run the prologue, and become this process
             self.began += psutil.Process().create_time() - time.time()
         self.spec = spec

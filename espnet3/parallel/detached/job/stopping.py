@@ -15,7 +15,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import psutil
 
 from espnet3.parallel.detached import states
 from espnet3.parallel.detached.layout import ENDED, LOG, Layout
@@ -25,9 +27,6 @@ from espnet3.parallel.ledger.errors import FolderWriteError
 from espnet3.parallel.ledger.files import open_to_write, write_json
 from espnet3.parallel.messages import masked
 from espnet3.parallel.records import ProcessEnd
-
-if TYPE_CHECKING:
-    import psutil
 
 # TERM: preemption, walltime, cancel. USR1, USR2: the warnings of SLURM, SGE and others. INT: Ctrl-C in a terminal.
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
@@ -196,8 +195,6 @@ SHARD, IS_LATE = 0, 1
 
 def guarded(work: Callable[[], int], limit: float, layout: Layout, place: memoryview) -> int:
     """Do a job's work in a child, and in a new one each time that one was killed over a late item."""
-    import psutil  # 20 ms that jobs without a time limit need not wait for
-
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # processes that a child leaves behind become ours, to be ended
     came: list[int] = []
     child: psutil.Process | None = None
@@ -238,8 +235,6 @@ def _fork(work: Callable[[], int]) -> int:
 
 
 def _watch(child: psutil.Process, layout: Layout, place: memoryview, limit: float) -> int:
-    import psutil
-
     look = min(max(limit / 10, _OFTEN), _RARELY)
     job, seen, stuck = job_name(os.getsid(0)), None, 0.0
     while True:
@@ -262,8 +257,6 @@ def _watch(child: psutil.Process, layout: Layout, place: memoryview, limit: floa
 
 
 def _sweep() -> None:
-    import psutil
-
     until = time.monotonic() + _SWEEP
     while (left := psutil.Process().children(recursive=True)) and time.monotonic() < until:
         for process in left:

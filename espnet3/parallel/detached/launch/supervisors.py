@@ -26,7 +26,7 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached import states
 from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, log_to, say
 from espnet3.parallel.detached.job_spec import job_environment
-from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan, Tasks, tail
+from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan, Tasks
 from espnet3.parallel.detached.states import GRACE, JobState, Queue
 from espnet3.parallel.errors import NoWorkersError, ParallelError
 from espnet3.parallel.jobs.script import export_path, in_sh, python_words
@@ -61,23 +61,19 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     if on_hosts:
         _start_on_hosts(layout, plan)
         return
-    make_folder(layout.supervisor)
     cwd = layout.template().surroundings.cwd
-    with open(open_to_write(layout.supervisor / LOG), "ab") as log:
-        # until a daemon, no child of this process, has closed its standard output
-        done = subprocess.run(
-            [*python_words(row(plan.env), plan.options, cwd), "-m", SUPERVISING, str(layout.run)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            cwd=layout.folder,
-            env=job_environment(),
-            start_new_session=True,
-            check=False,
-        )
-    line = done.stdout.decode(errors="replace").strip()
-    if line != READY:
-        said = "\n".join(tail(layout.supervisor / LOG).splitlines()[-15:])
+    done = subprocess.run(
+        [*python_words(row(plan.env), plan.options, cwd), "-m", SUPERVISING, str(layout.run)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,  # until a daemon, no child of this process, has closed both streams
+        errors="replace",
+        cwd=layout.folder,
+        env=job_environment(),
+        start_new_session=True,
+        check=False,
+    )
+    if (line := done.stdout.strip()) != READY:
+        said = "\n".join(done.stderr.splitlines()[-15:])
         raise ParallelError(f"the supervisor of {layout.run} did not start: {line or said}")
 
 
@@ -174,6 +170,7 @@ class Supervisor:
 
     def _told_to_end(self, *_: object) -> None:
         self.stopping = True
+        self._signal(signal.SIGTERM)  # at once: an item may end before the next look
 
     def _is_over(self) -> bool:
         # told so by a job that has ended, or on another host; or the folder has been moved away or deleted

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import os
 import sys
@@ -33,7 +32,6 @@ VARIABLES = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
     *("TZ", "LANG", "LC_ALL", "LC_CTYPE", "PYTHONUTF8", "PYTHONIOENCODING"),
 )
-_PACKAGE = Path(__file__).resolve().parents[2]
 # The name multiprocessing gives a parent's main script in a child: its `__main__` guard is false then.
 SCRIPT = "__mp_main__"
 _FIX = "put it at the top level of a .py file and import it from there"
@@ -221,7 +219,7 @@ class Surroundings:
         os.environ.update(self.variables)
         if refusal := give(self.portable):
             raise ConfigError(f"this job cannot start: {refusal}")
-        own = str(_PACKAGE / "parallel")  # where this file was started by its path: it holds no user's module
+        own = str(Path(__file__).resolve().parents[1])  # of `python base_runner.py`: no user's modules
         rest = [entry for entry in sys.path if entry not in self.sys_path and os.path.abspath(entry) != own]
         sys.path[:] = [*self.sys_path, *(entry for entry in rest if entry)]
 

@@ -66,15 +66,14 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
     try_as_a_job(spec, config)  # nothing is written for a run that no job could do
     layout, plan, shards = _write_and_submit(run, identity, config, spec, specs)
     left = sum(plan.size(shard) for shard in shards)
-    if not runner.progress:
-        return DetachedRun(layout, runner)
-    print(
-        f"submitted {counted(len(shards), 'shard')} ({counted(left, 'item')}) as {plan.env} jobs, "
-        f"{plan.n_workers} at a time; the run is in {folder}\n"
-        "`espnet3-parallel status`, `wait`, `logs`, `cancel`, `retry` and `merge` take this folder",
-        file=sys.stderr,
-    )
-    if run.policy.on_error == "raise" and left > 1:
+    if runner.progress:
+        print(
+            f"submitted {counted(len(shards), 'shard')} ({counted(left, 'item')}) as {plan.env} jobs, "
+            f"{plan.n_workers} at a time; the run is in {folder}\n"
+            "`espnet3-parallel status`, `wait`, `logs`, `cancel`, `retry` and `merge` take this folder",
+            file=sys.stderr,
+        )
+    if runner.progress and run.policy.on_error == "raise" and left > 1:
         print(
             'on_error is "raise": the first item that fails stops all shards. With on_error="record" its failure is '
             "recorded, and the others go on",

@@ -219,10 +219,9 @@ class _Attempt(Counted):
         self.files.close(state is JobState.DONE)
         self.job.n_lines += self.n_lines
         if state is JobState.DONE:
-            counts = {"ok": self.ok, "failed": self.failed}
-            write_json(self.folder / DONE, counts)
+            write_json(self.folder / DONE, {"ok": self.ok, "failed": self.failed})
             (self.folder / ENDED).unlink(missing_ok=True)
-            say(f"done: {counts['ok']} ok, {counts['failed']} failed")
+            say(f"done: {self.ok} ok, {self.failed} failed")
             return EXIT_DONE
         if state is JobState.UNFINISHED and self.stopping.order and not self.n_lines:
             state = JobState.NOT_STARTED
@@ -316,10 +315,9 @@ class _Attempt(Counted):
         self.times.came(self.worker, time.time(), 0.0, time.perf_counter() - begin)
         return job.built
 
-    def _stretch(self, begin: int, end: int, call: Call) -> None:
+    def _stretch(self, at: int, end: int, call: Call) -> None:
         unit = (self.spec.policy.batch_size or 1) if call.many is not None else 1
         most = _MOST // unit * unit or unit
-        at = begin
         while at < end:
             if self.stopping.now():
                 raise KeyboardInterrupt

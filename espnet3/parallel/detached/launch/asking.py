@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.backends import BACKENDS, load_cluster_class, row
+from espnet3.parallel.backends.backend import asked
 from espnet3.parallel.backends.scheduler import NO_SUCH_JOB, JobAnswer, Meaning, Scheduler, check_ids
 from espnet3.parallel.detached.job_spec import job_environment
 from espnet3.parallel.detached.layout import Layout, tail
@@ -59,10 +60,8 @@ class Submitted:
     @property
     def cancel(self) -> list[str]:
         """The command that cancels jobs, without their ids: the scheduler's, never one from a file."""
-        import dask
-
-        cluster: Any = load_cluster_class(row(self.env))  # importing it reads the site's settings
-        words = dask.config.get(f"jobqueue.{self.env}.cancel-command-extra", None) or []
+        cluster: Any = load_cluster_class(row(self.env))
+        words = asked(row(self.env), {}, "cancel_command_extra") or []
         return [*shlex.split(cluster.job_cls.cancel_command), *map(str, words)]
 
 

@@ -205,9 +205,8 @@ class DetachedRun(Sequence[JobRecord]):
                     end = {"state": JobState.CANCELLED.value, "why": by + before}
                     write_json(folder / ENDED, end, durable=False)
             _event(layout, "cancelled", by=by)
-        status = run_status(layout, plan)
         note = "no job was queued or at work: there was nothing to cancel"
-        return status if alive else _noted(status, note)
+        return _noted(run_status(layout, plan), "" if alive else note)
 
     @explained
     def submit(self) -> RunStatus:
@@ -261,7 +260,6 @@ class DetachedRun(Sequence[JobRecord]):
         status = run_status(layout, plan)
         if shards:
             return status
-        failed = scan.state.count(FAILED)
         again = f"; `{layout.retrying} --failed-items` runs the {counted(failed, 'failed item')} again"
         return _noted(status, f"nothing was submitted: every item has an outcome{again if failed else ''}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -153,13 +154,10 @@ def watch(
 ) -> S:
     """Look at a run again and again, until no process works on it."""
     begin = time.monotonic()
-    end = None if timeout is None else begin + timeout
-    while True:
-        status = look()
-        left = None if end is None else end - time.monotonic()
-        if not status.alive or (left is not None and left <= 0):
-            return status
+    end = math.inf if timeout is None else begin + timeout
+    while (status := look()).alive and (left := end - time.monotonic()) > 0:
         if seen is not None:
             seen(status)
         pause = min(_POLL[1], max(_POLL[0], _SHARE * (time.monotonic() - begin)))
-        time.sleep(pause if left is None else min(pause, left))  # files on a shared disk send no event
+        time.sleep(min(pause, left))  # files on a shared disk send no event
+    return status

@@ -258,7 +258,6 @@ class Layout:
 
     def stopped(self) -> dict[str, Any] | None:
         """Return why all jobs are to end; None if they are not."""
-        try:
+        with suppress(FileNotFoundError):
             return files.read_json(self.stop, Stop)
-        except FileNotFoundError:
-            return None
+        return None

@@ -58,13 +58,12 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
         folder = runner.async_result_dir / f"{type(runner).__name__}-{now}-{secrets.token_hex(2)}"
     folder = Path(os.path.abspath(folder))
     spec = _template(folder, run, config)
-    specs = Path(os.path.abspath(runner.async_specs_dir)) / f"{folder.name}-{uuid.uuid4().hex[:8]}"
     launcher(config.env).check(config)
     refuse_living(folder)
     if folder.exists():
         refuse_others(folder)
     try_as_a_job(spec, config)  # nothing is written for a run that no job could do
-    layout, plan, shards = _write_and_submit(run, identity, config, spec, specs)
+    plan, shards = _submit(run, identity, config, spec)
     left = sum(plan.size(shard) for shard in shards)
     if runner.progress:
         print(
@@ -79,13 +78,12 @@ def submit_detached(run: Run, config: ParallelConfig) -> DetachedRun:
             "recorded, and the others go on",
             file=sys.stderr,
         )
-    return DetachedRun(layout, runner)
+    return DetachedRun(Layout(folder), runner)
 
 
-def _write_and_submit(
-    run: Run, identity: Identity, config: ParallelConfig, spec: JobSpec, specs: Path
-) -> tuple[Layout, Plan, list[int]]:
+def _submit(run: Run, identity: Identity, config: ParallelConfig, spec: JobSpec) -> tuple[Plan, list[int]]:
     folder, items, runner = Path(spec.run), run.items, run.runner
+    specs = Path(os.path.abspath(runner.async_specs_dir)) / f"{folder.name}-{uuid.uuid4().hex[:8]}"
     settings = DetachedSettings(**config.detached)
     with open_run(folder, identity, items, runner.resume) as opened:
         layout = Layout(folder)
@@ -126,7 +124,7 @@ def _write_and_submit(
         opened.event("submitted", env=plan.env, shards=len(shards), workers=plan.n_workers)
         hand_over(layout, plan, shards)
     taken = set(layout.jobs()["last"])  # not all of them, where the site has a limit
-    return layout, plan, [shard for shard in shards if shard in taken]
+    return plan, [shard for shard in shards if shard in taken]
 
 
 def _in_place(layout: Layout, new: Plan) -> Plan:

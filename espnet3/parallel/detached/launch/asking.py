@@ -91,10 +91,9 @@ def note_place(scheduler: Scheduler, folder: Path) -> None:
 
 
 def _place(folder: Path) -> dict[str, Any]:
-    try:
+    with contextlib.suppress(FileNotFoundError):
         return read_json(folder / _PLACE)
-    except FileNotFoundError:
-        return {}
+    return {}
 
 
 def ask(command: list[str], folder: Path, start: Path | None = None, **more: Any) -> Said:

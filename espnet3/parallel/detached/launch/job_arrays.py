@@ -51,9 +51,8 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     cwd = layout.template().surroundings.cwd
     logs = asked(row(plan.env), plan.options, "log_directory")
     output = Path(job_script.log_folder(Path(cwd, os.path.expanduser(str(logs))))) if logs else folder
-    most, why = _given_limit(settings, scheduler) or queue.array_limit(
-        scheduler, partial(asking.ask, folder=folder)
-    )
+    from_here = partial(asking.ask, folder=folder)
+    most, why = _given_limit(settings, scheduler) or queue.array_limit(scheduler, from_here)
     silent = () if job_script.PLAIN.fullmatch(str(output)) else scheduler.silent
     taken: list[Submitted] = []
     number = len(list(folder.glob("tasks.*.json")))
@@ -298,9 +297,8 @@ class Array:
 def directives(array: Array) -> list[str]:
     """Return the directives of an array, in order, each without the scheduler's mark."""
     job, scheduler = array.job, scheduler_of(array.plan.env)
-    lines = [
-        line.removeprefix(scheduler.mark).strip() for line in job.job_header.splitlines() if line.strip()
-    ]
+    header = filter(None, map(str.strip, job.job_header.splitlines()))
+    lines = [line.removeprefix(scheduler.mark).strip() for line in header]
     if scheduler.replaces:
         lines = [line for line in lines if not line.startswith(scheduler.replaces)]
     lines += job_script.shell_directive(scheduler, job.shebang, lines)

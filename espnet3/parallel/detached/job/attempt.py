@@ -389,9 +389,8 @@ class _Attempt(Counted):
             self.losses.add(Loss(begin, late.items, ProcessEnd(signal=signal.SIGKILL), True, True, *why))
             self.job.place[stopping.IS_LATE] = True
             self.marks.note(stopping=True)
-            did = (
-                f"took {late.seconds:.1f} s" if late.error is None else f"raised {': '.join(late.error[:2])}"
-            )
+            took = f"took {late.seconds:.1f} s"
+            did = took if late.error is None else f"raised {': '.join(late.error[:2])}"
             say(f"killing this process: {late.items} items from position {begin} {did}")
         finally:
             end_process()

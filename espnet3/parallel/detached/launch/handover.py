@@ -73,8 +73,7 @@ def put_specs(
         for file in () if is_new else of_before:
             file.unlink(missing_ok=True)
         if retry_failed and FAILED in part:  # their earlier losses no longer count
-            again = {begin + place for place, one in enumerate(part) if one == FAILED}
-            LossFile(folder).forget(again)
+            LossFile(folder).forget({at for at, one in enumerate(part, begin) if one == FAILED})
         own = {
             "shard": shard,
             "begin": begin,

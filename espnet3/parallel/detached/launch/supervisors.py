@@ -55,10 +55,8 @@ def check(config: ParallelConfig) -> None:
 
 def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float]) -> None:
     """Start a supervisor that runs these shards, or one on each host; return when it holds its lease."""
-    on_hosts = row(plan.env).kind is Kind.SSH
-    place = plan.env if on_hosts else "local"
-    layout.note_jobs({str(shard): f"{place}.{shard}" for shard in shards}, raised)
-    if on_hosts:
+    layout.note_jobs({str(shard): f"{plan.env}.{shard}" for shard in shards}, raised)
+    if row(plan.env).kind is Kind.SSH:
         _start_on_hosts(layout, plan)
         return
     cwd = layout.template().surroundings.cwd

@@ -204,7 +204,7 @@ class Report:
         else:
             seconds, left = now - t.ready, self._total - self._done
             to_go = f", {duration(left * seconds / done)} left" if left else ""
-            return f"{_rate(done, seconds)}{to_go}"
+            return f"{done / seconds:,.1f} items/s{to_go}"
         return f"{what}, {duration(now - since)}" if now - since >= 1 else what
 
     def _draw(self, summary: RunSummary | None = None) -> None:
@@ -240,10 +240,6 @@ def look_for_nones(name: str, results: Sequence[Any]) -> None:
     _NoneWatch(name, len(results)).see(results)
 
 
-def _rate(items: int, seconds: float) -> str:
-    return f"{items / max(seconds, 1e-9):,.1f} items/s"
-
-
 def last_line(s: RunSummary) -> str:
     """Return a run's last line: items, failures, seconds of start-up and of work, items/s, workers."""
     if s.kept and not s.items:
@@ -258,7 +254,7 @@ def last_line(s: RunSummary) -> str:
     efficiency = f", efficiency {s.efficiency:.2f}" if s.work_seconds >= SHORT_WORK else ""
     return (
         f"{counted(s.items, 'item')}{kept}, {failures}{extra}, start {_seconds(s.start_seconds)}, work "
-        f"{_seconds(s.work_seconds)}, {_rate(s.items, s.work_seconds)} on {counted(s.workers, 'worker')}{threads}"
+        f"{_seconds(s.work_seconds)}, {s.rate:,.1f} items/s on {counted(s.workers, 'worker')}{threads}"
         f"{efficiency}"
     )
 

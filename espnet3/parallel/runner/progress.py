@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -52,7 +52,7 @@ class Report:
         self._name = printable(type(run.runner).__name__)
         self._total = len(run.items)
         self._show: bool = run.runner.progress
-        self._nones = _NoneWatch(self._name, 0 if run.writes else self._total)
+        self._nones = NoneWatch(self._name, 0 if run.writes else self._total)
         self._done = self._failed = self._kept = self._kept_failed = 0
         self._kinds: dict[str, tuple[int, ItemFailure]] = {}
         self._begin = time.perf_counter()
@@ -64,7 +64,7 @@ class Report:
             return
         if _is_terminal() or _in_notebook():
             self._bar = _Bar(self._name, self._total)
-            self._draw()
+            self._draw(self._begin)
         self._thread = threading.Thread(target=self._look, name="progress", daemon=True)
         self._thread.start()
 
@@ -85,8 +85,8 @@ class Report:
             failure: ItemFailure = block.values[at]
             count, first = self._kinds.get(failure.error_type, (0, failure))
             self._kinds[failure.error_type] = count + 1, first
-        if self._bar is not None and time.perf_counter() - self._drawn > _DRAW:
-            self._draw()
+        if self._bar is not None and (now := time.perf_counter()) - self._drawn > _DRAW:
+            self._draw(now)
         self._nones.see(block.values)
         self._check()
 
@@ -108,7 +108,8 @@ class Report:
     def end(self, summary: RunSummary) -> None:
         """Note the figures at the runner, end the bar and print the last line: a table in a notebook."""
         self._run.runner.summary = summary
-        self._close(summary)
+        self.tally.warm = True
+        self._close(self._begin + summary.seconds)  # the bar's rate is that of the last line
         if not self._show:
             return
         lines = [f"{self._name}: {line}" for line in (last_line(summary), advice(summary)) if line]
@@ -162,31 +163,27 @@ class Report:
         rest = f"the {total - done:,} left{failed}{again}" if done < total else "the merge"
         return f"{kept}: the same call goes on with {rest}"
 
-    def _close(self, summary: RunSummary | None = None) -> None:
+    def _close(self, at: float | None = None) -> None:
         self._closed.set()
         if self._thread is not None:
             self._thread.join()
         if self._bar is not None:
-            self._draw(summary)
+            self._draw(at or time.perf_counter())
             self._bar.close()
             self._bar = None
 
     def _look(self) -> None:
-        said, every = 0.0, _OFTEN
+        said, every = self._begin, _OFTEN
         while not self._closed.wait(_LOOK):
-            now = time.perf_counter() - self._begin
+            now = time.perf_counter()
             if self._bar is not None:
-                self._draw()
+                self._draw(now)
             elif now - said >= every:
-                said, every = now, _OFTEN if now < _FIRST else _SELDOM
-                _print(f"{self._name}: {self._done:,} of {self._total:,} items, {self._status()}")
+                said, every = now, _OFTEN if now - self._begin < _FIRST else _SELDOM
+                _print(f"{self._name}: {self._done:,} of {self._total:,} items, {self._status(now)}")
 
-    def _status(self, summary: RunSummary | None = None) -> str:
-        t, now = self.tally, time.perf_counter()
-        if summary is not None and t.ready is not None:  # as in the last line
-            now = t.ready + summary.work_seconds
-            t.warm = True
-        parts = [self._phase(now)]
+    def _status(self, now: float) -> str:
+        t, parts = self.tally, [self._phase(now)]
         if self._failed:
             parts.append(f"{self._failed:,} failed")
         if t.ready is not None and now - t.ready >= _SETTLED and t.workers < t.asked:
@@ -207,20 +204,22 @@ class Report:
             return f"{done / seconds:,.1f} items/s{to_go}"
         return f"{what}, {duration(now - since)}" if now - since >= 1 else what
 
-    def _draw(self, summary: RunSummary | None = None) -> None:
+    def _draw(self, now: float) -> None:
         assert self._bar is not None
-        self._drawn = time.perf_counter()
-        self._bar.draw(self._done, self._status(summary))
+        self._drawn = now
+        self._bar.draw(self._done, self._status(now))
 
 
-# warns of a forgotten `return`
-class _NoneWatch:
+class NoneWatch:
+    """Warns of a forgotten `return`, where the first results of a run are all None."""
+
     def __init__(self, name: str, total: int) -> None:
         self._name = name
         self._total = total
         self._left = min(total, _ENOUGH) if total > 1 else 0  # results to look at; a single None may be meant
 
     def see(self, values: Iterable[Any]) -> None:
+        """Look at results, as far as the first ones are not seen yet."""
         if not self._left:
             return
         for value in islice((one for one in values if not isinstance(one, ItemFailure)), self._left):
@@ -233,11 +232,6 @@ class _NoneWatch:
             warn_caller(
                 f"{self._name} returned None for {which} {self._total:,} items: is a `return` missing?"
             )
-
-
-def look_for_nones(name: str, results: Sequence[Any]) -> None:
-    """Warn if the first results of a finished run are all None."""
-    _NoneWatch(name, len(results)).see(results)
 
 
 def last_line(s: RunSummary) -> str:

@@ -36,7 +36,7 @@ from espnet3.parallel.ledger.split import FAILED, LEFT, OK, RESULTS, scan_splits
 from espnet3.parallel.messages import counted, html_table
 from espnet3.parallel.provenance.parts import LoadedCode
 from espnet3.parallel.runner.hooks import folder_entries, is_default
-from espnet3.parallel.runner.progress import look_for_nones
+from espnet3.parallel.runner.progress import NoneWatch
 
 _PATIENCE = 60.0  # seconds beyond the grace: schedulers have a grace of their own
 _LOOK = 0.2  # seconds between two looks at the leases
@@ -293,7 +293,7 @@ class DetachedRun(Sequence[JobRecord]):
                 failure = results.failures[0]
                 raise item_error(recorded_error(failure), failure)
             if not plan.hooks:
-                look_for_nones(spec.runner.name, results)
+                NoneWatch(spec.runner.name, len(results)).see(results)
             if not plan.finishes:
                 return results  # a runner is not made again, nor its module imported, for nothing
             runner = _finishing_runner(layout, self._runner)

@@ -337,7 +337,6 @@ class PilotRun:
         slot.late = None
         n, block.worker = len(block.values), slot.hello.worker
         self.tally.busy_seconds += block.seconds
-        self.tally.halved += block.halved
         if not self.tally.warm:
             self._answered.add(slot.hello.address)
             # every worker has answered: those that are connected and, of this machine, those to come

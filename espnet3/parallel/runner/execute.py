@@ -151,7 +151,6 @@ def run_inline(spec: RunSpec, work: Work, build: SetupFn | None, tally: Tally) -
             work.put_back(chunk.part(done))
         size = min(_MOST_ITEMS, size * 2) if block.seconds < seconds / 2 else max(1, done)
         tally.busy_seconds += block.seconds
-        tally.halved += block.halved
         tally.slot_seconds = time.perf_counter() - ready
         tally.warm = True
         spec.check_loaded()  # of modules that the items have imported

@@ -62,7 +62,7 @@ class Report:
         self._thread: threading.Thread | None = None
         if not self._show:
             return
-        if _is_terminal() or _in_notebook():
+        if _is_terminal(sys.stderr) or _in_notebook():
             self._bar = _Bar(self._name, self._total)
             self._draw(self._begin)
         self._thread = threading.Thread(target=self._look, name="progress", daemon=True)
@@ -81,6 +81,7 @@ class Report:
         self._done += len(block.values)
         self._failed += len(block.failed)
         self.retries += block.retries
+        self.tally.halved += block.halved
         for at in block.failed:
             failure: ItemFailure = block.values[at]
             count, first = self._kinds.get(failure.error_type, (0, failure))
@@ -288,8 +289,7 @@ class _Bar:
         self._pid = os.getpid()
         self._lines: dict[str, LineStream] = {}
         for output in ("stdout", "stderr"):
-            stream = getattr(sys, output)
-            if stream is not None and stream.isatty():
+            if _is_terminal(stream := getattr(sys, output)):
                 self._lines[output] = LineStream(stream, self._above)
                 setattr(sys, output, self._lines[output])
                 _redirect_logs(stream, self._lines[output])
@@ -348,10 +348,10 @@ def _show(table: str, lines: list[str]) -> None:
     loaded("IPython").display.display({"text/html": table + below, "text/plain": "\n".join(lines)}, raw=True)
 
 
-def _is_terminal() -> bool:
+def _is_terminal(stream: Any) -> bool:
     try:
-        return sys.stderr.isatty()
-    except (AttributeError, ValueError):  # there is no standard error, or it is closed
+        return bool(stream.isatty())
+    except (AttributeError, ValueError):  # there is none, or it is closed
         return False
 
 

@@ -286,7 +286,6 @@ class _Driver:
             {shard.begin + k: line for k, line in enumerate(values) if k not in failed},
             {shard.begin + k: values[k] for k in result.failed},
         )
-        self.report.tally.halved += result.halved
         self.recorder.took(worker, result, shard.marked[1], ago)
         self.report.add(result)
 

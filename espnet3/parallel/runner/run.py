@@ -208,7 +208,7 @@ def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Repo
     retry, identity = run.retry_failed, run.identity()
     loaded = LoadedCode({} if resumed(run.runner.resume) == "force" else identity.code)
     with open_run(path, identity, run.items, run.runner.resume) as folder:
-        shards = shards_of(folder.plan["shards"], run.items, run.cost, folder.path) if run.writes else []
+        shards = shards_of(folder.plan["shards"], run.items, folder.path) if run.writes else []
         again = [shard for shard in shards if not folder.has_shard(shard.marked, retry)]
         if run.writes:
             parts = [shard.marked[1] for shard in again]

@@ -41,7 +41,6 @@ SHARDS = 64  # per run: enough to keep 8 workers busy, few enough to look at
 # So few indices are a trial of a recipe: ESPnet3's tests expect one shard for two or three, two for four
 FEW = 4
 _MARK = "in_flight.json"
-_ESPNET3_FORM = 1  # the version of `manifest.json`
 
 # Called with the places [begin, end) of the shard's items in progress, or None, and the hook that it is in, or ""
 Mark = Callable[[tuple[int, int] | None, str], None]
@@ -57,7 +56,6 @@ class Shard:
     folder: str  # the folder of its writers
     items: Sequence[Any]  # its indices
     begin: int = 0  # the position of the first one in the run's index list
-    cost: float = 1.0  # its cost, in the unit of the items' costs
     # positions that earlier attempts failed by and that do not run, with their failures
     skip: dict[int, ItemFailure] = field(default_factory=dict)
     # whether its items run without batches: one of a batch ended a worker, or took too long
@@ -85,15 +83,12 @@ def cut(n: int, shards: int, cost: Sequence[float] | None, align: int) -> list[i
     return begins
 
 
-def shards_of(
-    begins: Sequence[int], items: Sequence[Any], cost: Sequence[float] | None, base: Path
-) -> list[Shard]:
+def shards_of(begins: Sequence[int], items: Sequence[Any], base: Path) -> list[Shard]:
     """Return the shards that begin at these positions, each with its folder under `base`."""
-    shards = []
-    for number, (begin, end) in enumerate(pairwise([*begins, len(items)])):
-        weight = sum(cost[begin:end]) if cost is not None else float(end - begin)
-        shards.append(Shard(number, str(base / f"split.{number}"), items[begin:end], begin, weight))
-    return shards
+    return [
+        Shard(number, str(base / f"split.{number}"), items[begin:end], begin)
+        for number, (begin, end) in enumerate(pairwise([*begins, len(items)]))
+    ]
 
 
 def run_shard(shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, mark: Mark) -> Block:
@@ -112,14 +107,13 @@ class _Attempt:
     policy: Policy
     mark: Mark
     name: str
-    times: ItemTimes = field(default_factory=ItemTimes)
     result: Block = field(init=False)  # a line for the run folder, or an `ItemFailure`, for each item
     hook: str = "open_writers"  # takes the blame for an exception that no item raised
     index: Any = None  # of the result that is being written
 
     def run(self) -> Block:
         begin, folder = time.perf_counter(), Path(self.shard.folder)
-        self.result = Block(times=self.times)
+        self.result = Block(times=ItemTimes())
         try:
             with writing(folder):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -166,8 +160,8 @@ class _Attempt:
         keeps = self.hooks.keeps
         block.values = [each if keeps or isinstance(each, ItemFailure) else None for each in results]
         to_lines(block, range(self.shard.begin + at, self.shard.begin + end), items, self.policy, at)
-        assert block.times is not None
-        self.times.merge(block.times)
+        assert self.result.times is not None and block.times is not None
+        self.result.times.merge(block.times)
         self.result.retries += block.retries
         self.result.halved += block.halved
         for index, result, line in zip(items, results, block.values, strict=False):
@@ -219,7 +213,7 @@ def write_manifest(folder: Path, shard_subdir: str, begins: Sequence[int], items
         for number, (begin, end) in enumerate(pairwise([*begins, len(items)]))
     ]
     entries = folder_entries(folder, shard_subdir)
-    write_json(folder / MANIFEST, {"version": _ESPNET3_FORM, **entries, "shards": shards})
+    write_json(folder / MANIFEST, {"version": 1, **entries, "shards": shards})
 
 
 def run_shards(
@@ -246,7 +240,8 @@ def run_shards(
     )
     recorder = TimesRecorder(folder.split.append_times, run.items)
     driver = _Driver(folder, policy, report, recorder)
-    work = Work(left, [shard.cost for shard in left])
+    parts = [shard.marked[1] for shard in left]
+    work = Work(left, [sum(run.cost[part.start : part.stop]) if run.cost else len(part) for part in parts])
     with closing(launch(spec, work)) as pairs, recorder:
         for chunk, block in pairs:
             recorder.workers(report.tally)
@@ -278,9 +273,16 @@ class _Driver:
                 work.put_back(Chunk(place, [again], Charges(suspect=True)))
 
     def _done(self, shard: Shard, result: Block, worker: str, ago: float) -> None:
-        if result.stop is not None:
-            raise self._stopped(shard, result)
-        values, failed = result.values, set(result.failed)
+        values, failed, stop = result.values, set(result.failed), result.stop
+        if stop is not None:
+            error = result.take_error()
+            if stop.cause == "runner":
+                raise error
+            at = len(values)
+            # else a hook without an item failed
+            if at < len(shard.items) and stop.index == shard.items[at]:
+                self.folder.append_failures([(shard.begin + at, stop)])
+            raise item_error(error, stop)
         self.folder.shard_done(
             *shard.marked,
             {shard.begin + k: line for k, line in enumerate(values) if k not in failed},
@@ -288,17 +290,6 @@ class _Driver:
         )
         self.recorder.took(worker, result, shard.marked[1], ago)
         self.report.add(result)
-
-    def _stopped(self, shard: Shard, result: Block) -> BaseException:
-        assert result.stop is not None
-        error = result.take_error()
-        if result.stop.cause == "runner":
-            return error
-        at = len(result.values)
-        # else a hook without an item failed
-        if at < len(shard.items) and result.stop.index == shard.items[at]:
-            self.folder.append_failures([(shard.begin + at, result.stop)])
-        return item_error(error, result.stop)
 
     def _after_loss(self, shard: Shard, loss: Loss, worker: str) -> Shard:
         history = self.histories.setdefault(shard.number, History(self.policy))

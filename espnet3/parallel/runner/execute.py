@@ -19,7 +19,7 @@ from espnet3.parallel.backends.backend import interrupts_wait, require
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.engine.inside import inside_item, refuse_in_import
 from espnet3.parallel.engine.loop import KEEP, Block, Loop, run_items, to_lines
-from espnet3.parallel.engine.work import Chunk, Work
+from espnet3.parallel.engine.work import MAX_ITEMS, Chunk, Work
 from espnet3.parallel.env.store import SetupFn, TimeUp, build_env, setup_timeout_message, setup_watch
 from espnet3.parallel.errors import WorkerSetupError
 from espnet3.parallel.local.fork_server import ForkServer, alone, begun_with, own_processes, without_dask
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 Pairs = Generator[tuple[Chunk, Block], None, None]
 _SLICE = 0.1  # seconds of work in this process between two looks at the progress bar
-_MOST_ITEMS = 1 << 18  # per chunk: the list of its results is this process's memory
 
 
 def runs_here(config: ParallelConfig) -> bool:
@@ -78,7 +77,6 @@ def outcomes(
     config = getattr(client, "espnet3_config", config)  # of a client of ours
     if spec.setup_timeout is None:
         spec = replace(spec, setup_timeout=config.setup_timeout)
-    killable = killable or spec.policy.item_timeout is not None
     if not killable and client is None and runs_here(config):
         yield from run_inline(spec, work, here or spec.setup, tally)
         return
@@ -142,14 +140,14 @@ def run_inline(spec: RunSpec, work: Work, build: SetupFn | None, tally: Tally) -
     tally.came.append((THIS_PROCESS, time.time(), 0.0, tally.env_seconds))
     size = 1
     seconds, keep = (KEEP, KEEP) if spec.as_lines else (_SLICE, float("inf"))
-    while (chunk := work.take(float(size), work.cap(_MOST_ITEMS, 1))) is not None:
+    while (chunk := work.take(float(size), work.cap(MAX_ITEMS, 1))) is not None:
         block = run_items(Loop(chunk.items, call, spec.policy, THIS_PROCESS, seconds, keep=keep))
         if spec.as_lines:
             to_lines(block, work.positions(chunk), chunk.items, spec.policy)
         done = len(block.values)
         if done < len(chunk.items) and block.error is None:
             work.put_back(chunk.part(done))
-        size = min(_MOST_ITEMS, size * 2) if block.seconds < seconds / 2 else max(1, done)
+        size = min(MAX_ITEMS, size * 2) if block.seconds < seconds / 2 else max(1, done)
         tally.busy_seconds += block.seconds
         tally.slot_seconds = time.perf_counter() - ready
         tally.warm = True

@@ -54,7 +54,6 @@ class Run:
     align: int  # the batch size, or 1: chunks and shards begin at multiples of it
     # whether the runner writes files of its own (writer hooks or `merge`), so that whole shards run
     writes: bool
-    merges: bool  # whether its `merge` makes the result of the call
     finishes: bool  # whether its `merge` or `write_outputs` makes something of the whole
     retry_failed: bool  # whether items that failed in an earlier session of the folder run again
     folder: Path | None  # the run folder, or None. Absolute: an item may change the working directory
@@ -93,7 +92,6 @@ class Run:
             batch_forward=kind.batch_forward if batched else None,
             align=size or 1,
             writes=writes_files(kind),
-            merges="merge" in own,
             finishes=bool(own),
             retry_failed=runner.retry_failed or runner.on_error == "raise",
             folder=None if where is None else _folder(where, runner.shard_subdir),
@@ -114,7 +112,7 @@ class Run:
 
     def finish(self, results: Any, shards: int = 0) -> Any:
         """Call the runner's `merge`, for so many shards, or `write_outputs`, and return the result of the call."""
-        if not self.merges:
+        if is_default(type(self.runner), "merge"):
             self.runner.write_outputs(self.items, results)
             return results
         assert self.folder is not None
@@ -181,18 +179,14 @@ def compute(run: Run, client: Any, config: ParallelConfig) -> Any:
 def _to_list(run: Run, spec: RunSpec, launch: Launch, report: Report) -> Any:
     results: list[Any] = [None] * len(run.items)
     work = Work(run.items, run.cost, run.align)
-    order = work.order
     with closing(launch(spec, work)) as pairs:
         for chunk, block in pairs:
-            n = len(block.values)
-            if order is None:
-                results[chunk.start : chunk.start + n] = block.values
-            else:
-                for place, value in zip(order[chunk.start : chunk.start + n], block.values, strict=True):
-                    results[place] = value
+            results[chunk.start : chunk.start + len(block.values)] = block.values
             report.add(block)
             if block.error is not None:
                 raise item_error(block.take_error(), block.stop)
+    if work.order is not None:  # the most expensive items went first
+        results = [results[at] for at in sorted(range(len(results)), key=work.order.__getitem__)]
     report.end(report.summary())
     return run.finish(results)
 
@@ -248,15 +242,12 @@ def _run_items(run: Run, folder: OpenRun, spec: RunSpec, launch: Launch, report:
         for chunk, block in pairs:
             times.workers(report.tally)
             values, bad, positions = block.values, block.failed, work.positions(chunk)
-            if bad:
-                folder.append([value for value in values if type(value) is bytes])
-            else:
-                folder.append(values, positions)
-            if bad or block.stop is not None:
-                lost = [(positions[k], values[k]) for k in bad]
-                if block.stop is not None:
-                    lost.append((positions[len(values)], block.stop))
-                folder.append_failures(lost)
+            lines = [value for value in values if type(value) is bytes] if bad else values
+            folder.append(lines, None if bad else positions)
+            lost = [(positions[k], values[k]) for k in bad]
+            if block.stop is not None:
+                lost.append((positions[len(values)], block.stop))
+            folder.append_failures(lost)
             times.took(block.worker, block, positions)
             report.add(block)
             if block.error is not None:

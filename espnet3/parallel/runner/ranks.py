@@ -41,11 +41,9 @@ _STARTED = time.time()  # older files of rank 0 are of an earlier start of the p
 _RAISED = set[tuple[str, float]]()  # names and times of such files that this process has raised
 _SILENT = 10.0  # seconds for which a rank waits without a word, where progress is not wanted
 _LOOK = 0.2  # seconds between two looks: a file on another host's disk sends no event
+_LIGHTNING = ("LOCAL_RANK", "NODE_RANK", "GROUP_RANK")
+_VARIABLES = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", *_LIGHTNING)
 _PATIENCE = 1800.0  # seconds without a sign of rank 0; torch.distributed waits as long for a rank by default
-_ADVICE = (
-    "Start the whole program again. If each rank has a run of its own, pass every_rank=True to the runner (and another "
-    "output_dir in each)"
-)
 
 
 class Rank(NamedTuple):
@@ -61,25 +59,17 @@ def rank_of(environment: Mapping[str, str] = os.environ) -> Rank | None:
     distributed = loaded("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return Rank(distributed.get_rank(), "torch.distributed")
-    rank, world = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
-    if world is not None and (world == 1 or (rank or 0) >= world):
+    told = {name: environment.get(name, "") for name in _VARIABLES}
+    said = {name: int(text) for name, text in told.items() if text.isascii() and text.isdigit()}
+    world = said.get("WORLD_SIZE")
+    if world is not None and (world == 1 or said.get("RANK", 0) >= world):
         return None
-    if rank is not None:
-        return Rank(rank, f"RANK={rank}")
-    tasks = _number(environment, "SLURM_STEP_NUM_TASKS") or _number(environment, "SLURM_NTASKS") or 1
-    if tasks > 1 and (rank := _number(environment, "SLURM_PROCID")) is not None:
-        return Rank(rank, f"SLURM_PROCID={rank}")
-    names = ("LOCAL_RANK", "NODE_RANK", "GROUP_RANK")
-    found = {name: rank for name in names if (rank := _number(environment, name)) is not None}
-    if not found:
-        return None
-    highest = max(found, key=lambda name: found[name])
-    return Rank(found[highest], f"{highest}={found[highest]}")
-
-
-def _number(environment: Mapping[str, str], name: str) -> int | None:
-    text = environment.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() else None
+    tasks = said.get("SLURM_STEP_NUM_TASKS") or said.get("SLURM_NTASKS") or 1
+    for names in (("RANK",), ("SLURM_PROCID",) if tasks > 1 else (), _LIGHTNING):
+        found = [Rank(said[name], f"{name}={said[name]}") for name in names if name in said]
+        if found:
+            return max(found, key=lambda rank: rank.number)
+    return None
 
 
 def shared_rank(run: Run) -> Rank | None:
@@ -208,5 +198,6 @@ class _Wait:
         return IncompleteRunError(
             f"{self._folder} has no results of rank 0 for this process, which is rank {self._rank.number} "
             f"({self._rank.told_by}): {why}",
-            _ADVICE,
+            "Start the whole program again. If each rank has a run of its own, pass every_rank=True to the runner (and "
+            "another output_dir in each)",
         )

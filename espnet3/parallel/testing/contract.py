@@ -43,8 +43,6 @@ class _Scale(BaseRunner):
     def forward(idx: int, factor: int) -> dict[str, Any]:
         return {"index": idx, "value": idx * factor, "text": f"item {idx} é", "list": [idx / 7] * 3}
 
-
-class _Batched(_Scale):
     @staticmethod
     def batch_forward(indices: Sequence[int], factor: int) -> list[dict[str, Any]]:
         return [_Scale.forward(idx, factor) for idx in indices]
@@ -77,10 +75,6 @@ def _log(idx: int) -> int:
     if idx == 7:
         logging.getLogger(LOGGER).info("seven of %d", 20)
     return idx
-
-
-def _square(x: int) -> int:
-    return x * x
 
 
 def _add(x: int, factor: int) -> int:
@@ -121,14 +115,11 @@ class BackendContract:
     def setup_class(cls) -> None:
         """Open the cluster and wait for its first result; a subclass may start something first."""
         set_parallel(None)
-        cls._espnet3_stack = ExitStack()
         began = time.monotonic()
-        cls._espnet3_client = cls._espnet3_stack.enter_context(get_client(cls.config))
-        try:
-            assert parallel_map(_square, [3]) == [9]
-        except BaseException:
-            cls._espnet3_stack.close()
-            raise
+        with ExitStack() as stack:
+            cls._espnet3_client = stack.enter_context(get_client(cls.config))
+            assert parallel_map(_add, [3], factor=6) == [9]
+            cls._espnet3_stack = stack.pop_all()
         cls.start_seconds = time.monotonic() - began
 
     @classmethod
@@ -149,7 +140,7 @@ class BackendContract:
     def test_batches_change_nothing(self) -> None:
         """Whatever the batch size, there is one result for each index, the same."""
         expected = [_Scale.forward(idx, 3) for idx in range(23)]
-        assert _Batched(_Provider(None), batch_size=4, progress=False)(range(23)) == expected
+        assert _Scale(_Provider(None), batch_size=4, progress=False)(range(23)) == expected
 
     def test_env_is_built_where_it_is_used_and_once(self) -> None:
         """Each worker process builds the env itself, once for a run."""
@@ -210,7 +201,7 @@ class BackendContract:
         """`parallel_map`, `parallel_for` and `parallel_submit` inject the env by name."""
         assert parallel_map(_add, range(30), setup_fn=_env) == [x + 10 for x in range(30)]
         assert sorted(parallel_for(_add, range(30), setup_fn=_env)) == [x + 10 for x in range(30)]
-        assert parallel_submit(_square, 12).result(timeout=60) == 144
+        assert parallel_submit(_add, 12, setup_fn=_env).result(timeout=60) == 22
 
     def test_a_functions_exception_arrives_as_itself(self) -> None:
         """`parallel_map` raises the item's own exception."""

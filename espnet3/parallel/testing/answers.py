@@ -19,7 +19,6 @@ from espnet3.parallel.messages import counted
 from espnet3.parallel.records import ItemFailure
 
 _ROUNDING = 1e-3  # a difference below this share of the largest number is taken for one of rounding
-_SEED = 0
 _SHARDS = 2
 
 
@@ -130,9 +129,7 @@ def equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _why(
-    runner: Any, items: list[Any], at: int, one: Any, other: Any, unbatched: list[Any] | None = None
-) -> str:
+def _why(runner: Any, items: list[Any], at: int, one: Any, other: Any, unbatched: list[Any] | None) -> str:
     item = items[at]
     (alone,), (again,) = _run(runner, [item]), _run(runner, [item])
     if not equal(alone, again):
@@ -147,7 +144,7 @@ def _why(
 def _draws(runner: Any, item: Any) -> str:
     alone = f"two runs of item {item!r} alone, each in a fresh env, differ as well"
     if runner.seed is None:
-        (one,), (other,) = (_run(runner, [item], seed=_SEED) for _ in range(2))
+        (one,), (other,) = (_run(runner, [item], seed=0) for _ in range(2))
         if equal(one, other):
             return f"it draws random numbers: {alone}, and agree with seed=0. Give the runner a seed"
     return (

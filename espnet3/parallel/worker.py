@@ -26,8 +26,6 @@ from espnet3.parallel.detached.layout import ENDED, Ended, Layout, Tasks
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.files import make_folder, read_or_none, read_record
 
-USAGE = 2
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line, and return the exit status."""
@@ -46,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
             return EXIT_FAILED
         return Job(spec, [spec.shard]).run()
     print(__doc__, file=sys.stderr)
-    return USAGE
+    return 2
 
 
 def _element(file: Path, index: int, option: str, value: str) -> int:

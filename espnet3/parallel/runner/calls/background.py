@@ -115,7 +115,7 @@ class _Host(Work):
         self._until = time.monotonic() + _LINGER
 
     def _serve(self, before: _Host | None) -> None:
-        spec, failed = RunSpec(one=run_call, policy=Policy(on_error="record")), None
+        spec = RunSpec(one=run_call, policy=Policy(on_error="record"))
         if before is not None and self._client is None:
             before._thread.join()
         try:
@@ -124,13 +124,12 @@ class _Host(Work):
                     for place, value in enumerate(block.values, chunk.start):
                         self._settle(place, value, block.worker)
         except BaseException as error:  # the futures carry it
-            failed = error
-        with self.lock:
-            self.ended = True
-            left, self._futures = list(self._futures.values()), {}
-        for future, _ in left:
-            if future.running() or future.set_running_or_notify_cancel():
-                future.set_exception(failed or RuntimeError("the workers of this call have ended"))
+            with self.lock:
+                self.ended = True
+                left, self._futures = list(self._futures.values()), {}
+            for future, _ in left:
+                if future.running() or future.set_running_or_notify_cancel():
+                    future.set_exception(error)
         atexit.unregister(self.end_with_program)
 
     def _settle(self, place: int, value: Any, worker: str) -> None:

@@ -5,6 +5,7 @@ The reason is found by running the item alone, again, after others, and in batch
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -78,19 +79,14 @@ def _run(
     runner: Any, items: list[Any], n_workers: int = 1, batch_size: int | None = None, **changes: Any
 ) -> list[Any]:
     config = ParallelConfig(n_workers=n_workers)  # of the call: an open client would have its own workers
-    with _changed(runner, batch_size=batch_size, **changes) as folder:
-        if runner.output_dir is not None:
-            runner.output_dir = folder
-        # that batches are not used is meant here
-        warnings.filterwarnings("ignore", ".*batch_forward", UserWarning)
-        return list(call_runner(runner, items, config))
+    with _copy_of(runner, batch_size=batch_size, **changes) as copied:
+        return list(call_runner(copied, items, config))
 
 
 def _detached(runner: Any, items: list[Any]) -> list[Any]:
     config = ParallelConfig(n_workers=_SHARDS, detached={"shards": _SHARDS})
-    with _changed(runner, async_mode=True) as folder:
-        runner.output_dir, runner.async_specs_dir = folder / "run", folder / "specs"
-        run = call_runner(runner, items, config)
+    with _copy_of(runner, async_mode=True) as copied:
+        run = call_runner(copied, items, config)
         try:
             run.wait()
             return list(run.merge())
@@ -99,14 +95,15 @@ def _detached(runner: Any, items: list[Any]) -> list[Any]:
 
 
 @contextmanager
-def _changed(runner: Any, **changes: Any) -> Iterator[Path]:
-    before = dict(vars(runner))
-    vars(runner).update(changes, progress=False)
-    try:
-        with TemporaryDirectory(prefix="espnet3-same-answer-") as folder, warnings.catch_warnings():
-            yield Path(folder)
-    finally:
-        vars(runner).update(before)
+def _copy_of(runner: Any, **changes: Any) -> Iterator[Any]:
+    copied = copy.copy(runner)
+    with TemporaryDirectory(prefix="espnet3-same-answer-") as folder, warnings.catch_warnings():
+        # that batches are not used is meant here
+        warnings.filterwarnings("ignore", ".*batch_forward", UserWarning)
+        vars(copied).update(changes, progress=False, async_specs_dir=Path(folder, "specs"))
+        if runner.output_dir is not None or copied.async_mode:
+            copied.output_dir = Path(folder, "run")
+        yield copied
 
 
 def equal(one: Any, other: Any) -> bool:
@@ -156,17 +153,14 @@ def _draws(runner: Any, item: Any) -> str:
 
 def _keeps_state(runner: Any, items: list[Any], at: int, alone: Any) -> str:
     item = items[at]
-    advice = (
-        "What the env holds (a model, a decoder, a generator, a counter) must be as new for each item: reset it at the "
-        "beginning of forward"
-    )
     tried = [([item], "in the same env"), (items[:at], "before it"), (items[:at:-1], "behind it, backwards")]
     for others, order in tried:
         after = _run(runner, [*others, item])[-1]
         if not equal(alone, after):
             return (
                 f"state is kept between items: item {item!r} gives {alone!r:.200} alone and {after!r:.200} after "
-                f"{'itself' if others == [item] else 'all those'} {order}. {advice}"
+                f"{'itself' if others == [item] else 'all those'} {order}. What the env holds (a model, a decoder, a "
+                "generator, a counter) must be as new for each item: reset it at the beginning of forward"
             )
     return ""
 

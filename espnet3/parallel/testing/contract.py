@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from espnet3.parallel.base_runner import BaseRunner
 from espnet3.parallel.engine.seeding import item_seed
@@ -21,7 +21,6 @@ from espnet3.parallel.functions.running import run
 from espnet3.parallel.parallel import get_client, parallel_for, parallel_map, parallel_submit, set_parallel
 from espnet3.parallel.records import ItemFailure
 
-E = TypeVar("E", bound=Exception)
 LOGGER = "espnet3_contract"
 
 
@@ -85,7 +84,7 @@ def _env() -> dict[str, Any]:
     return {"factor": 10}
 
 
-def _raised(kind: type[E], call: Callable[[], Any]) -> E:
+def _raised(kind: type[Exception], call: Callable[[], Any]) -> Any:
     try:
         call()
     except kind as error:

@@ -141,23 +141,19 @@ class _Attempt:
 
     def _run_items(self, write: Callable[[Any, Any], None]) -> None:
         call = self.hooks.call(self.env, batches=not self.shard.one_by_one)
-        at, n, skip = 0, len(self.shard.items), self.shard.skip
+        n, skip = len(self.shard.items), self.shard.skip
         size = (self.policy.batch_size or 1) if call.many is not None else 1
-        while at < n and self.result.stop is None:
+        while (at := len(self.result.values)) < n and self.result.stop is None:
             if at in skip:
                 self._failed(skip[at])
-                at += 1
-                continue
-            end = min([at + size, n, *[k for k in skip if k > at]])
-            self._run_step(at, end, call, write)
-            at = end
+            else:
+                self._run_step(at, min([at + size, n, *[k for k in skip if k > at]]), call, write)
 
     def _run_step(self, at: int, end: int, call: Call, write: Callable[[Any, Any], None]) -> None:
         items = self.shard.items[at:end]
         self.mark((at, end), "")
         block = run_items(Loop(items, call, self.policy, self.name))
-        results = block.values
-        keeps = self.hooks.keeps
+        results, keeps = block.values, self.hooks.keeps
         block.values = [each if keeps or isinstance(each, ItemFailure) else None for each in results]
         to_lines(block, range(self.shard.begin + at, self.shard.begin + end), items, self.policy, at)
         assert self.result.times is not None and block.times is not None

@@ -116,7 +116,7 @@ class _Host(Work):
 
     def _serve(self, before: _Host | None) -> None:
         spec = RunSpec(one=run_call, policy=Policy(on_error="record"))
-        if before is not None and self._client is None:
+        if before is not None and before.ended and self._client is None:
             before._thread.join()
         try:
             with self._client or nullcontext():
@@ -176,8 +176,7 @@ class _Hosts:
             while True:
                 host = self._host
                 if host is None or host.ended or host.wanted != wanted:
-                    before = host if host is not None and host.ended else None
-                    host = self._host = _Host(config, wanted, before)
+                    host = self._host = _Host(config, wanted, host)
                 with host.lock:
                     if not host.ended:
                         return host.submit(blob, text)

@@ -1,4 +1,4 @@
-"""The hooks that a runner's class overrides: checks of the class, and calls of the hooks.
+"""The hooks that a runner's class overrides, and checks of the class; `shards.py` calls them.
 
 A shard of a runner with files of its own calls its writer hooks:
 
@@ -18,23 +18,19 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.errors import SignatureError
 from espnet3.parallel.provenance import FUNCTION
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from espnet3.parallel.engine.loop import Call
 
 WRITER_HOOKS = ("open_writers", "write_record", "close_writers")
 STATE_HOOKS = ("init_state", "reduce_state", "finalize_state")
 _STATIC = ("forward", "batch_forward", *WRITER_HOOKS, *STATE_HOOKS)
-_TAKING_RESULTS = ("write_record", "reduce_state", "merge", "write_outputs")
 _ITERATED = ("batch_forward", "open_writers")  # results of the others are not iterated over
 _BASE = "espnet3.parallel.base_runner"  # the module of the hooks that a runner may override
 MADE = "_espnet3_in_batches_of_one"  # on a `forward` that calls `batch_forward`
@@ -45,12 +41,6 @@ def is_default(runner: type, name: str) -> bool:
     """Return whether a runner's hook is that of the base."""
     hook = inspect.getattr_static(runner, name)
     return getattr(getattr(hook, "__func__", hook), "__module__", "") == _BASE
-
-
-def keeps_results(runner: type) -> bool:
-    """Return whether a run folder holds a runner's results; a `write_record` of its own puts them elsewhere."""
-    own = {name for name in _TAKING_RESULTS if not is_default(runner, name)}
-    return not own or ("write_outputs" in own and "merge" not in own)
 
 
 def writes_files(runner: type) -> bool:
@@ -125,72 +115,6 @@ def in_lists(items: Sequence[Any], size: int) -> list[list[Any]]:
     return [list(items[at : at + size]) for at in range(0, len(items), size)]
 
 
-@dataclass(frozen=True, slots=True)
-class Hooks:
-    """A runner's functions for a worker."""
-
-    forward: Callable[..., Any]
-    batch_forward: Callable[..., Any] | None  # None where the items run one by one
-    writers: list[Callable[..., Any]]  # those of `WRITER_HOOKS`
-    states: list[Callable[..., Any]]  # those of `STATE_HOOKS`, if the runner overrides one of them
-    keeps: bool  # whether the run folder holds the results, too
-
-    @classmethod
-    def of(cls, runner: Any, batched: bool) -> Hooks:
-        """Return the hooks of a runner's class."""
-        own_states = not all(is_default(runner, name) for name in STATE_HOOKS)
-        return cls(
-            runner.forward,
-            runner.batch_forward if batched else None,
-            [getattr(runner, name) for name in WRITER_HOOKS],
-            [getattr(runner, name) for name in STATE_HOOKS if own_states],
-            keeps_results(runner),
-        )
-
-    def check(self, env: dict[str, Any]) -> None:
-        """Check an env against all hooks, before the first shard."""
-        env = {"shard_id": 0, **env}  # each shard adds its own
-        self.call(env, batches=True)
-        self.bound(env)
-
-    def bound(self, env: dict[str, Any]) -> tuple[list[Callable[..., Any]], list[Callable[..., Any]]]:
-        """Return the hooks for writers and those for states, bound to the env."""
-        writers = [bind(hook, env, n_positional=n) for hook, n in zip(self.writers, (1, 3, 2), strict=True)]
-        states = [bind(hook, env, n_positional=n) for hook, n in zip(self.states, (0, 2, 1), strict=False)]
-        return writers, states
-
-    def call(self, env: dict[str, Any], *, batches: bool) -> Call:
-        """Return `forward`, and with `batches` also `batch_forward`, bound to the env."""
-        many = self.batch_forward if batches else None
-        from espnet3.parallel.engine.loop import Call
-
-        return Call(bind(self.forward, env), bind(many, env) if many is not None else None)
-
-
-def open_shard(
-    hooks: Hooks, env: dict[str, Any], folder: Path, number: int
-) -> tuple[Callable[[Any, Any], None], Callable[[], None]]:
-    """Open a shard's writers, or make its first state; return what writes an index's result, and what closes."""
-    from espnet3.parallel.env.store import seen_as  # as of a run: its workers start before it is loaded
-
-    folder = seen_as(folder, type(folder)(str(env["output_dir"]), str(env["shard_subdir"]), folder.name))
-    writers, states = hooks.bound(env)
-    begin, add, end = states or writers
-    state: Any = _returned(begin(), begin) if states else new_state(folder, number)
-    opened = [] if states else [begin(folder)]
-
-    def write(index: Any, result: Any) -> None:
-        nonlocal state
-        if isinstance(state, dict):  # a runner's own `init_state` may return another object
-            state["index"] = index
-        if states:
-            state = _returned(add(state, result), add)
-        else:
-            add(*opened, result, state)
-
-    return write, lambda: end(*opened, state)
-
-
 def folder_entries(folder: Path, shard_subdir: str) -> dict[str, str]:
     """Return the env entries of a run folder: `output_dir` and `shard_subdir`, which together name it.
 
@@ -205,14 +129,6 @@ def folder_entries(folder: Path, shard_subdir: str) -> dict[str, str]:
 def new_state(folder: Path, number: int) -> dict[str, Any]:
     """Return the first state of a shard."""
     return {"shard_id": number, "shard_dir": str(folder), "records": []}
-
-
-def _returned(state: Any, hook: Callable[..., Any]) -> Any:
-    if state is None:
-        raise TypeError(
-            f"{name_of(hook)} returned None, and must return the shard's state: add `return state`"
-        )
-    return state
 
 
 def close_all(writers: Any) -> None:

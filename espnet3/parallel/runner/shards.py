@@ -26,10 +26,12 @@ from espnet3.parallel.engine.exceptions import failure_of, item_error, recorded_
 from espnet3.parallel.engine.loop import Block, Call, Loop, run_items, to_lines
 from espnet3.parallel.engine.seeding import turn
 from espnet3.parallel.engine.work import Chunk, Work
+from espnet3.parallel.env.injection import bind, name_of
+from espnet3.parallel.env.store import seen_as
 from espnet3.parallel.ledger.errors import FolderWriteError
 from espnet3.parallel.ledger.files import make_folder, read_or_none, write_json, write_plainly, writing
 from espnet3.parallel.records import ItemFailure, NoItem, Policy
-from espnet3.parallel.runner.hooks import Hooks, folder_entries, open_shard
+from espnet3.parallel.runner.hooks import STATE_HOOKS, WRITER_HOOKS, folder_entries, is_default, new_state
 from espnet3.parallel.runner.progress import Report
 from espnet3.parallel.timing.recorder import ItemTimes, TimesRecorder
 
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 SHARDS = 64  # per run: enough to keep 8 workers busy, few enough to look at
 # So few indices are a trial of a recipe: ESPnet3's tests expect one shard for two or three, two for four
 FEW = 4
+_TAKING_RESULTS = ("write_record", "reduce_state", "merge", "write_outputs")
 _MARK = "in_flight.json"
 
 # Called with the places [begin, end) of the shard's items in progress, or None, and the hook that it is in, or ""
@@ -91,6 +94,52 @@ def shards_of(begins: Sequence[int], items: Sequence[Any], base: Path) -> list[S
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """A runner's functions for a worker."""
+
+    forward: Callable[..., Any]
+    batch_forward: Callable[..., Any] | None  # None where the items run one by one
+    writers: list[Callable[..., Any]]  # those of `WRITER_HOOKS`
+    states: list[Callable[..., Any]]  # those of `STATE_HOOKS`, if the runner overrides one of them
+    keeps: bool  # whether the run folder holds the results, too
+
+    @classmethod
+    def of(cls, runner: Any, batched: bool) -> Hooks:
+        """Return the hooks of a runner's class."""
+        own_states = not all(is_default(runner, name) for name in STATE_HOOKS)
+        return cls(
+            runner.forward,
+            runner.batch_forward if batched else None,
+            [getattr(runner, name) for name in WRITER_HOOKS],
+            [getattr(runner, name) for name in STATE_HOOKS if own_states],
+            _keeps_results(runner),
+        )
+
+    def check(self, env: dict[str, Any]) -> None:
+        """Check an env against all hooks, before the first shard."""
+        env = {"shard_id": 0, **env}  # each shard adds its own
+        self.call(env, batches=True)
+        self.bound(env)
+
+    def bound(self, env: dict[str, Any]) -> tuple[list[Callable[..., Any]], list[Callable[..., Any]]]:
+        """Return the hooks for writers and those for states, bound to the env."""
+        writers = [bind(hook, env, n_positional=n) for hook, n in zip(self.writers, (1, 3, 2), strict=True)]
+        states = [bind(hook, env, n_positional=n) for hook, n in zip(self.states, (0, 2, 1), strict=False)]
+        return writers, states
+
+    def call(self, env: dict[str, Any], *, batches: bool) -> Call:
+        """Return `forward`, and with `batches` also `batch_forward`, bound to the env."""
+        many = self.batch_forward if batches else None
+        return Call(bind(self.forward, env), bind(many, env) if many is not None else None)
+
+
+def _keeps_results(runner: type) -> bool:
+    # a `write_record` of its own puts them elsewhere
+    own = {name for name in _TAKING_RESULTS if not is_default(runner, name)}
+    return not own or ("write_outputs" in own and "merge" not in own)
+
+
 def run_shard(shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, mark: Mark) -> Block:
     """Run one shard from `open_writers` to `close_writers`, in an emptied folder."""
     # with a seed, other threads wait: a hook may draw random numbers, and an item there would find them gone
@@ -119,7 +168,7 @@ class _Attempt:
                 shutil.rmtree(folder, ignore_errors=True)
                 make_folder(folder)
             self.mark(None, "open_writers")
-            write, close = open_shard(self.hooks, self.env, folder, self.shard.number)
+            write, close = self._open(folder)
             try:
                 self._run_items(write)
                 self.hook = "close_writers"
@@ -138,6 +187,26 @@ class _Attempt:
             self._stop(error, failure_of(error, index, 1, self.name))
         self.result.seconds = time.perf_counter() - begin
         return self.result
+
+    def _open(self, folder: Path) -> tuple[Callable[[Any, Any], None], Callable[[], None]]:
+        # what writes an index's result, and what closes
+        env = self.env
+        folder = seen_as(folder, Path(str(env["output_dir"]), str(env["shard_subdir"]), folder.name))
+        writers, states = self.hooks.bound(env)
+        begin, add, end = states or writers
+        state: Any = _returned(begin(), begin) if states else new_state(folder, self.shard.number)
+        opened = [] if states else [begin(folder)]
+
+        def write(index: Any, result: Any) -> None:
+            nonlocal state
+            if isinstance(state, dict):  # a runner's own `init_state` may return another object
+                state["index"] = index
+            if states:
+                state = _returned(add(state, result), add)
+            else:
+                add(*opened, result, state)
+
+        return write, lambda: end(*opened, state)
 
     def _run_items(self, write: Callable[[Any, Any], None]) -> None:
         call = self.hooks.call(self.env, batches=not self.shard.one_by_one)
@@ -176,6 +245,14 @@ class _Attempt:
 
     def _stop(self, error: BaseException, failure: ItemFailure) -> None:
         self.result.stop, self.result.error = failure, error
+
+
+def _returned(state: Any, hook: Callable[..., Any]) -> Any:
+    if state is None:
+        raise TypeError(
+            f"{name_of(hook)} returned None, and must return the shard's state: add `return state`"
+        )
+    return state
 
 
 def _marker(shard: Shard) -> Mark:

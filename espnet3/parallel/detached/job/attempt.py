@@ -42,7 +42,6 @@ from espnet3.parallel.provenance.parts import LoadedCode
 from espnet3.parallel.records import ItemFailure, ProcessEnd
 from espnet3.parallel.runner import shards
 from espnet3.parallel.runner.execute import build_here
-from espnet3.parallel.runner.hooks import Hooks
 from espnet3.parallel.timing.recorder import TimesRecorder
 
 _SLICE = 0.05  # seconds of items between two writes: what a kill may cost
@@ -254,7 +253,7 @@ class _Attempt(Counted):
         spec = self.spec
         folder = Path(spec.run) / f"split.{spec.shard}"
         runner, env, _ = self._env()
-        hooks = Hooks.of(runner, spec.batched)
+        hooks = shards.Hooks.of(runner, spec.batched)
         hooks.check(env)
         skip = {at - spec.begin: failure for at, failure in self.failures.items()}
         apart = any(loss.items > 1 for loss in self.losses.losses)

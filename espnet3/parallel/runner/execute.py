@@ -47,9 +47,8 @@ def start_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
     """
     refuse_in_import()
     require("distributed", "dask", f"a client, or env {config.env!r} with these options, needs distributed")
-    forks = own_processes(config)
     dask = config.options.get("processes", True) is not False  # its workers are threads of this process else
-    with begun_with(ForkServer(dask=dask)) if forks else nullcontext():
+    with begun_with(ForkServer(dask=dask)) if own_processes(config) else nullcontext():
         with interrupts_wait():
             from espnet3.parallel.clusters.client import open_client
         return open_client(config, default=default)
@@ -102,15 +101,14 @@ def outcomes(
         of_folder = ("espnet3.parallel.ledger.lines", "espnet3.parallel.provenance.parts")
         yield from on_own_workers(config, work.total, run, of_folder if spec.loaded is not None else ())
         return
-    shared = client is not None
-    with nullcontext(client) if shared else start_client(config) as opened:
+    with start_client(config) if client is None else nullcontext(client) as opened:
         from espnet3.parallel.clusters.client import dashboard_of
         from espnet3.parallel.pilots.dask.pools import ClientSlots
         from espnet3.parallel.pilots.driver import PilotRun
 
         if show_dashboard and (address := dashboard_of(opened)) is not None:
             say(f"dashboard: {address}")
-        yield from PilotRun(ClientSlots(opened), work, spec, config, may_take, shared, tally)
+        yield from PilotRun(ClientSlots(opened), work, spec, config, may_take, client is not None, tally)
 
 
 def build_here(build: SetupFn, timeout: float | None) -> dict[str, object]:

@@ -90,7 +90,7 @@ def _submit(run: Run, identity: Identity, config: ParallelConfig, spec: JobSpec)
         if run.writes:
             bounds = [*opened.plan[SHARDS], len(items)]
         else:
-            align = run.align if run.batch_forward is not None else 1
+            align = run.align if run.batched else 1
             n, wanted = len(items), settings.shards or _PER_WORKER * config.n_workers
             bounds = [*cut(n, wanted, run.cost, align), n]
         new = Plan(
@@ -153,7 +153,7 @@ def _template(folder: Path, run: Run, config: ParallelConfig) -> JobSpec:
         max_failures=runner.max_failures,
         setup_timeout=timeout,
         walltime=set_walltime(row(config.env), dict(config.options)),
-        batched=run.batch_forward is not None,
+        batched=run.batched,
         gpus=row(config.env).kind is Kind.GPU or asks_for_gpus(word for words in asks for word in words),
         entries=run.entries(folder),
         given="" if runner.output_dir is None else str(runner.output_dir),

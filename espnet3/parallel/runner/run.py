@@ -50,10 +50,9 @@ class Run:
     items: Sequence[Any]  # the indices; lists of them where `forward` takes lists
     cost: Sequence[float] | None  # the cost of each, or None
     policy: Policy  # errors, retries, seed, batch size and time limit
-    batch_forward: Callable[..., Any] | None  # the runner's own, if it has one and a batch size; else None
+    batched: bool  # whether the runner has a `batch_forward` of its own, and a batch size
     align: int  # the batch size, or 1: chunks and shards begin at multiples of it
-    # whether the runner writes files of its own (writer hooks or `merge`), so that whole shards run
-    writes: bool
+    writes: bool  # whether it writes files of its own (writer hooks or `merge`), so that whole shards run
     finishes: bool  # whether its `merge` or `write_outputs` makes something of the whole
     retry_failed: bool  # whether items that failed in an earlier session of the folder run again
     folder: Path | None  # the run folder, or None. Absolute: an item may change the working directory
@@ -71,7 +70,6 @@ class Run:
             items = in_lists(items, size)
             cost = None if cost is None else [sum(part) for part in in_lists(cost, size)]
             size = None
-        batched = bool(size) and not is_default(kind, "batch_forward")
         where = runner.output_dir
         own = [name for name in _FINISHING if not is_default(kind, name)]
         for name in own:
@@ -89,7 +87,7 @@ class Run:
                 poison_after=2 if where is None else 1,
                 split_batches=runner.split_batches,
             ),
-            batch_forward=kind.batch_forward if batched else None,
+            batched=bool(size) and not is_default(kind, "batch_forward"),
             align=size or 1,
             writes=writes_files(kind),
             finishes=bool(own),
@@ -103,11 +101,11 @@ class Run:
         A runner that writes files gets both; any other one those that its `forward` or `batch_forward` names, so that
         `**env` of a plain `forward` takes up the provider's entries alone.
         """
-        found = folder_entries(folder, self.runner.shard_subdir)
+        kind, found = type(self.runner), folder_entries(folder, self.runner.shard_subdir)
         if self.writes:
             return found
-        called = [type(self.runner).forward, self.batch_forward]
-        named = {name for one in called if one is not None for name in inspect.signature(one).parameters}
+        called = ["forward", "batch_forward"] if self.batched else ["forward"]
+        named = {name for one in called for name in inspect.signature(getattr(kind, one)).parameters}
         return {name: value for name, value in found.items() if name in named}
 
     def finish(self, results: Any, shards: int = 0) -> Any:
@@ -151,7 +149,7 @@ def compute(run: Run, client: Any, config: ParallelConfig) -> Any:
     entries, given = ({}, "") if run.folder is None else (run.entries(run.folder), str(runner.output_dir))
     spec = RunSpec(
         one=type(runner).forward,
-        many=run.batch_forward,
+        many=type(runner).batch_forward if run.batched else None,
         kwargs=keywords_of(provider),
         setup=Adding(worker_setup_of(provider), entries, given),
         policy=run.policy,

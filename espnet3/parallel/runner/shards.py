@@ -299,7 +299,7 @@ def run_shards(
     with writing(folder.path):
         for shard in left:  # an earlier driver's marks: its death took its workers along, and blames no item
             _take_mark(shard)
-    hooks, policy = Hooks.of(type(run.runner), run.batch_forward is not None), run.policy
+    hooks, policy = Hooks.of(type(run.runner), run.batched), run.policy
 
     def of_a_driver(shard: Shard, **env: Any) -> Block:
         return run_shard(shard, env, hooks, policy, _marker(shard))

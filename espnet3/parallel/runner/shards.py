@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -255,17 +256,13 @@ def _returned(state: Any, hook: Callable[..., Any]) -> Any:
     return state
 
 
-def _marker(shard: Shard) -> Mark:
+def _set_mark(shard: Shard, in_flight: tuple[int, int] | None, hook: str) -> None:
     file = Path(shard.folder, _MARK)
-
-    def mark(in_flight: tuple[int, int] | None, hook: str) -> None:
-        with writing(file):
-            if in_flight or hook:
-                write_plainly(file, json.dumps({"in_flight": in_flight, "hook": hook}).encode())
-            else:
-                file.unlink(missing_ok=True)  # a hook may have emptied the folder
-
-    return mark
+    with writing(file):
+        if in_flight or hook:
+            write_plainly(file, json.dumps({"in_flight": in_flight, "hook": hook}).encode())
+        else:
+            file.unlink(missing_ok=True)  # a hook may have emptied the folder
 
 
 def _take_mark(shard: Shard) -> dict[str, Any]:
@@ -285,8 +282,7 @@ def write_manifest(folder: Path, shard_subdir: str, begins: Sequence[int], items
         {"shard_id": number, "items": [encode(as_python(item), "index") for item in items[begin:end]]}
         for number, (begin, end) in enumerate(pairwise([*begins, len(items)]))
     ]
-    entries = folder_entries(folder, shard_subdir)
-    write_json(folder / MANIFEST, {"version": 1, **entries, "shards": shards})
+    write_json(folder / MANIFEST, {"version": 1, **folder_entries(folder, shard_subdir), "shards": shards})
 
 
 def run_shards(
@@ -302,7 +298,7 @@ def run_shards(
     hooks, policy = Hooks.of(type(run.runner), run.batched), run.policy
 
     def of_a_driver(shard: Shard, **env: Any) -> Block:
-        return run_shard(shard, env, hooks, policy, _marker(shard))
+        return run_shard(shard, env, hooks, policy, partial(_set_mark, shard))
 
     spec = replace(
         spec,

@@ -121,9 +121,7 @@ def equal(one: Any, other: Any) -> bool:
         return bool(same_kind and equal(one.tolist(), other.tolist()))
     if callable(getattr(one, "equals", None)):  # a table: its == is a table, too
         return bool(one.equals(other))
-    if isinstance(one, float) and one != one:
-        return bool(other != other)
-    return bool(one == other)
+    return bool(one == other or (one != one and other != other))
 
 
 def _why(runner: Any, items: list[Any], at: int, one: Any, other: Any, unbatched: list[Any] | None) -> str:

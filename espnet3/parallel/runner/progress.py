@@ -221,18 +221,16 @@ class NoneWatch:
 
     def see(self, values: Iterable[Any]) -> None:
         """Look at results, as far as the first ones are not seen yet."""
-        if not self._left:
-            return
         for value in islice((one for one in values if not isinstance(one, ItemFailure)), self._left):
             if value is not None and not (type(value) is bytes and re.search(_NO_RESULT, value)):
                 self._left = 0
                 return
             self._left -= 1
-        if not self._left:
-            which = f"the first {_ENOUGH:,} of" if self._total > _ENOUGH else "all"
-            warn_caller(
-                f"{self._name} returned None for {which} {self._total:,} items: is a `return` missing?"
-            )
+            if not self._left:
+                which = f"the first {_ENOUGH:,} of" if self._total > _ENOUGH else "all"
+                warn_caller(
+                    f"{self._name} returned None for {which} {self._total:,} items: is a `return` missing?"
+                )
 
 
 def last_line(s: RunSummary) -> str:

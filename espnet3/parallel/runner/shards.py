@@ -158,12 +158,11 @@ class _Attempt:
     mark: Mark
     name: str
     result: Block = field(init=False)  # a line for the run folder, or an `ItemFailure`, for each item
-    hook: str = "open_writers"  # takes the blame for an exception that no item raised
-    index: Any = None  # of the result that is being written
+    blamed: Any = field(init=False)  # for an exception now: the index whose result is written, or a hook
 
     def run(self) -> Block:
         begin, folder = time.perf_counter(), Path(self.shard.folder)
-        self.result = Block(times=ItemTimes())
+        self.result, self.blamed = Block(times=ItemTimes()), NoItem(f"open_writers of {self.name}")
         try:
             with writing(folder):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -172,7 +171,7 @@ class _Attempt:
             write, close = self._open(folder)
             try:
                 self._run_items(write)
-                self.hook = "close_writers"
+                self.blamed = NoItem(f"close_writers of {self.name}")
             finally:
                 # after an error too: no item is to blame if it ends this process
                 self.mark(None, "close_writers")
@@ -183,9 +182,7 @@ class _Attempt:
         except FolderWriteError as error:  # the run's own files, not the hook's
             self._stop(error, failure_of(error, NoItem(self.name), 1, self.name, "runner"))
         except BaseException as error:  # SystemExit too
-            of_item = self.hook == "write_record"
-            index = self.index if of_item else NoItem(f"{self.hook} of {self.name}")
-            self._stop(error, failure_of(error, index, 1, self.name))
+            self._stop(error, failure_of(error, self.blamed, 1, self.name))
         self.result.seconds = time.perf_counter() - begin
         return self.result
 
@@ -234,7 +231,7 @@ class _Attempt:
             if isinstance(line, ItemFailure):
                 self._failed(line)
             else:
-                self.hook, self.index = "write_record", index
+                self.blamed = index
                 write(index, result)
                 self.result.values.append(line)
         if block.error is not None:

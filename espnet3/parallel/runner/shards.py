@@ -109,12 +109,14 @@ class Hooks:
     def of(cls, runner: Any, batched: bool) -> Hooks:
         """Return the hooks of a runner's class."""
         own_states = not all(is_default(runner, name) for name in STATE_HOOKS)
+        # a `write_record` of its own puts them elsewhere than into the folder
+        takers = {name for name in _TAKING_RESULTS if not is_default(runner, name)}
         return cls(
             runner.forward,
             runner.batch_forward if batched else None,
             [getattr(runner, name) for name in WRITER_HOOKS],
             [getattr(runner, name) for name in STATE_HOOKS if own_states],
-            _keeps_results(runner),
+            keeps=not takers or ("write_outputs" in takers and "merge" not in takers),
         )
 
     def check(self, env: dict[str, Any]) -> None:
@@ -133,12 +135,6 @@ class Hooks:
         """Return `forward`, and with `batches` also `batch_forward`, bound to the env."""
         many = self.batch_forward if batches else None
         return Call(bind(self.forward, env), bind(many, env) if many is not None else None)
-
-
-def _keeps_results(runner: type) -> bool:
-    # a `write_record` of its own puts them elsewhere
-    own = {name for name in _TAKING_RESULTS if not is_default(runner, name)}
-    return not own or ("write_outputs" in own and "merge" not in own)
 
 
 def run_shard(shard: Shard, env: dict[str, Any], hooks: Hooks, policy: Policy, mark: Mark) -> Block:

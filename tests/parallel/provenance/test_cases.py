@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from espnet3.parallel import ItemError
 from espnet3.parallel.ledger.identity import changes
 from espnet3.parallel.runner.run import Run
 from tests.parallel.provenance import cases

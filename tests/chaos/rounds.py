@@ -16,7 +16,7 @@ import psutil
 
 from espnet3.parallel.ledger.errors import LedgerError
 from espnet3.parallel.ledger.identity import hash_indices
-from espnet3.parallel.ledger.split import LEFT, scan_splits
+from espnet3.parallel.ledger.split import LEFT, Scan
 from espnet3.parallel.runner.shards import SHARDS, cut
 from tests.chaos import outcome
 from tests.chaos.kinds import ALL, KINDS, ONE, Kind, kind_of_sessions
@@ -205,7 +205,7 @@ class Round:
         if not self.folder.exists():
             return frozenset()
         kind, items = kind_of_sessions(self.variant), range(N)
-        scan = scan_splits(self.folder, items, hash_indices(items), kind=kind)
+        scan = Scan(self.folder, items, hash_indices(items), kind)
         noted = frozenset(idx for idx in items if scan.state[idx] != LEFT)
         if self.variant == "items":
             return noted

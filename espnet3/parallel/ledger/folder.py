@@ -35,8 +35,8 @@ from espnet3.parallel.ledger.split import (
     SPEC,
     SPLIT,
     Counted,
+    Scan,
     SplitWriter,
-    scan_splits,
     split_folders,
 )
 from espnet3.parallel.messages import masked, warn_caller
@@ -67,7 +67,7 @@ class OpenRun(Counted):
         self._kind = SESSION if SHARDS in self.plan else SPLIT
         spec = {"schema": SCHEMA, "run_id": self.run_id, "indices": self.items_sha256}
         self.split = SplitWriter(self.path, spec, self._kind)
-        scan = scan_splits(self.path, self.items, self.items_sha256, kind=self._kind)
+        scan = Scan(self.path, self.items, self.items_sha256, self._kind)
         self._events = files.Appender(self.path / EVENTS)
         self.state = scan.state  # when the folder was opened, like `ok` and `failed`, which count it
         self.repaired: list[str] = []  # sentences about damage and its repair

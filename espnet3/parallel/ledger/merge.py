@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, overload
 from espnet3.parallel.ledger import files
 from espnet3.parallel.ledger.errors import DamagedFolderError, IncompleteRunError
 from espnet3.parallel.ledger.lines import checked, failure_of, from_json, index_json, record_of, split_line
-from espnet3.parallel.ledger.split import ERRORS, LEFT, OK, RESULTS, Scan, scan_splits
+from espnet3.parallel.ledger.split import ERRORS, LEFT, OK, RESULTS, Scan
 from espnet3.parallel.messages import html_table
 from espnet3.parallel.records import ItemFailure, RunSummary
 
@@ -88,10 +88,10 @@ def merge_splits(
 ) -> Receipt:
     """Write results.jsonl, errors.jsonl and receipt.json from all splits.
 
-    Memory is 13 bytes an index (2 where its line is in a span) and some 70 MB, however large the results are. Files
+    Memory is 9 bytes an index (2 where its line is in a span) and some 70 MB, however large the results are. Files
     that would not change are left as they are, so that a sequence read from them stays valid.
     """
-    scan = scan_splits(path, items, sha256, kind=kind)
+    scan = Scan(path, items, sha256, kind)
     for sentence in scan.repaired:
         note(sentence)
     if missing := scan.state.count(LEFT):

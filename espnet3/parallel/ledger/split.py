@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -159,8 +158,8 @@ _BUFFER = 64 << 10  # bytes read at a time
 _OFFSET_BITS = 40  # a file of up to a terabyte, in one of up to 8 million splits
 _SHOWN = 5  # damaged lines of a file that are named
 
-# From a whole line to its position in the present list and its checksum there; None leaves it out
-Place = Callable[[bytes, int, int, int], "tuple[int, int] | None"]
+# From a whole line, its number and position to its position in the present list; None leaves it out
+Place = Callable[[bytes, int, int], "int | None"]
 
 
 class Counted:
@@ -181,22 +180,24 @@ class Counted:
 
 
 class Scan(Counted):
-    """The content of a run's splits."""
+    """The content of a run's splits.
 
-    def __init__(
-        self, path: Path, items: Sequence[Any], indices_sha256: str, in_spans: bool, kind: str
-    ) -> None:
-        self.state = bytearray(len(items))
-        self.where = _zeros("q", len(items))  # by position, the place of its line, if in no span (`locate`)
-        # by position, the checksum of its line, to tell whether another result is the same
-        self.sums = _zeros("I", len(items))
+    A line that is damaged or torn counts as not written. A result wins over a failure, whichever is
+    later; of two failures the later one. A split of another index list (after `resume="force"`) is
+    looked up by index.
+    """
+
+    def __init__(self, path: Path, items: Sequence[Any], indices_sha256: str, kind: str = SPLIT) -> None:
+        n = len(items)
+        self.state = bytearray(n)
+        # by position, the place of its line, if in no span (`locate`); pages that nothing is written to take no memory
+        self.where = memoryview(mmap.mmap(-1, max(1, n) * 8)).cast("q")[:n]
         self.splits = split_folders(path, kind)
         # those taken whole, by their first position, and the place of their first line
         self.spans: dict[int, tuple[Span, int]] = {}
         self.repaired: list[str] = []  # a sentence for each damage, with its repair
         self.repeated = 0  # lines that repeat an earlier one
         self._items = items
-        self._in_spans = in_spans
         self._own = [self._is_own(split, indices_sha256) for split in self.splits]
         # failures first: whichever result came before or comes later takes their place
         for name, outcome in ((ERRORS, FAILED), (RESULTS, OK)):
@@ -208,6 +209,21 @@ class Scan(Counted):
         """Return the number of the split and the offset in its file of a position's line."""
         place = self.spans[position][1] if position in self.spans else self.where[position]
         return divmod(place, 1 << _OFFSET_BITS)
+
+    def line_of(self, position: int) -> tuple[Path, int, bytes]:
+        """Return the file of a position's line, the offset in it, and the line; there are no spans afterwards."""
+        for span, first in self.spans.values():
+            with open_plain(self.splits[first >> _OFFSET_BITS] / RESULTS) as lines:
+                lines.seek(span.offset)
+                for inside in range(span.n, span.n + span.items):
+                    self.where[inside] = first - span.offset + lines.tell()
+                    lines.readline()
+        self.spans.clear()
+        number, offset = self.locate(position)
+        file = self.splits[number] / (RESULTS if self.state[position] == OK else ERRORS)
+        with open_plain(file) as lines:
+            lines.seek(offset)
+            return file, offset, lines.readline()
 
     def _is_own(self, split: Path, indices_sha256: str) -> bool:
         try:
@@ -223,7 +239,7 @@ class Scan(Counted):
             return
         own = self._own[number]
         place = self._own_place(file, outcome) if own else self._moved_place
-        spans = read_spans(file.parent) if outcome == OK and own and self._in_spans else []
+        spans = read_spans(file.parent) if outcome == OK and own else []
         at, lines, first = 0, 0, number << _OFFSET_BITS
         damage: list[int] = []
         with open_plain(file, _BUFFER) as stream:
@@ -250,26 +266,27 @@ class Scan(Counted):
             )
 
     def _line(self, line: bytes, at: int, begin: int, number: int, outcome: int, place: Place) -> bool:
-        state, sums, where = self.state, self.sums, self.where
-        n, checksum = checked(line)
+        n = checked(line)[0]
         if n == DAMAGED:
             return False
         try:
-            placed = place(line, at, n, checksum)
+            position = place(line, at, n)
         except ValueError:  # it has no index
             return False
-        if placed is None:
+        if position is None:
             return True
-        position, checksum = placed
-        if state[position] == OK:
-            if self._in_spans:
-                raise _SecondOutcomeError
-            if sums[position] == checksum:
+        if self.state[position] == OK:
+            file, offset, first = self.line_of(position)
+            if split_line(first)[1] == split_line(line)[1]:
                 self.repeated += 1
             elif self._own[number]:
-                raise self._two_results(position, begin)
+                second = f"{self.splits[number] / RESULTS}, at byte {begin % (1 << _OFFSET_BITS)}"
+                raise DamagedFolderError(
+                    f"item {self._items[position]!r} (position {position}) has two different results: {file}, at byte "
+                    f"{offset}, and {second}. Remove the wrong line, or start anew with resume=False"
+                )
             return True
-        state[position], sums[position], where[position] = outcome, checksum, begin
+        self.state[position], self.where[position] = outcome, begin
         if outcome == FAILED:
             failure_of(line, self.splits[number] / ERRORS, at)  # raises for a damaged one
         return True
@@ -286,11 +303,11 @@ class Scan(Counted):
     def _own_place(self, file: Path, outcome: int) -> Place:
         items, n, kind = self._items, len(self._items), b"result" if outcome == OK else b"failure"
 
-        def place(line: bytes, at: int, position: int, checksum: int) -> tuple[int, int]:
+        def place(line: bytes, at: int, position: int) -> int:
             if position < n:
                 index = index_json(items[position])
                 if line.startswith(b'{"n":%d,"index":%b,"%b":' % (position, index, kind)):
-                    return position, checksum
+                    return position
             planned = f"only {n} were planned" if position >= n else f"{items[position]!r} was planned there"
             raise DamagedFolderError(
                 f"{file}, line {at}: an outcome of index {split_line(line)[0].decode()} at position {position}, and "
@@ -299,15 +316,11 @@ class Scan(Counted):
 
         return place
 
-    def _moved_place(self, line: bytes, at: int, was: int, checksum: int) -> tuple[int, int] | None:
+    def _moved_place(self, line: bytes, at: int, was: int) -> int | None:
         index = split_line(line)[0]
         if was < len(self._items) and index_json(self._items[was]) == index:
-            return was, checksum  # of an item that is in the list twice, no other place is known
-        position = self._by_index.get(index)
-        if position is None:
-            return None
-        rest = line[line.index(b",", 5) : line.rindex(b',"crc":')]
-        return position, crc32(b'{"n":%d%b' % (position, rest))
+            return was  # of an item that is in the list twice, no other place is known
+        return self._by_index.get(index)
 
     @cached_property
     def _by_index(self) -> dict[bytes, int | None]:
@@ -316,33 +329,3 @@ class Scan(Counted):
             index = index_json(item)
             found[index] = None if index in found else position
         return found
-
-    def _two_results(self, position: int, second: int) -> DamagedFolderError:
-        places = (divmod(place, 1 << _OFFSET_BITS) for place in (self.where[position], second))
-        first, other = (f"{self.splits[number] / RESULTS}, at byte {offset}" for number, offset in places)
-        return DamagedFolderError(
-            f"item {self._items[position]!r} (position {position}) has two different results: {first}, and {other}. "
-            "Remove the wrong line, or start anew with resume=False"
-        )
-
-
-def scan_splits(path: Path, items: Sequence[Any], indices_sha256: str, *, kind: str = SPLIT) -> Scan:
-    """Read all splits of a run.
-
-    A line that is damaged or torn counts as not written. A result wins over a failure, whichever is
-    later; of two failures the later one. A split of another index list (after `resume="force"`) is
-    looked up by index.
-    """
-    try:
-        return Scan(path, items, indices_sha256, True, kind)
-    except _SecondOutcomeError:
-        return Scan(path, items, indices_sha256, False, kind)
-
-
-def _zeros(kind: str, n: int) -> memoryview[int]:
-    # pages that nothing is written to take no memory: items in spans need none. typeshed knows no `cast` by a variable
-    return memoryview(mmap.mmap(-1, max(1, n) * struct.calcsize(kind))).cast(kind)[:n]  # type: ignore[call-overload, no-any-return]
-
-
-class _SecondOutcomeError(Exception):
-    """A second result of a position, whose first one was read in a span without its own checksum."""

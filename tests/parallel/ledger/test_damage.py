@@ -10,7 +10,7 @@ from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import Draft
 from espnet3.parallel.ledger.identity import hash_indices
 from espnet3.parallel.ledger.lines import encode_line
-from espnet3.parallel.ledger.split import LEFT, OK, scan_splits
+from espnet3.parallel.ledger.split import LEFT, OK, Scan
 from espnet3.parallel.runner.shards import write_manifest
 from tests.parallel.ledger.making import N, begin, events, expected, finished, lines_of, partial
 
@@ -30,7 +30,7 @@ def test_a_file_cut_anywhere_keeps_its_whole_lines(tmp_path: Path) -> None:
     ends = [at for at, byte in enumerate(whole) if byte == ord("\n")]
     for cut in range(len(whole) + 1):
         file.write_bytes(whole[:cut])
-        scan = scan_splits(tmp_path, planned, hash_indices(range(N)))
+        scan = Scan(tmp_path, planned, hash_indices(range(N)))
         complete = sum(end <= cut for end in ends)
         assert scan.state == bytes([OK] * complete + [LEFT] * (N - complete)), cut
         assert len(scan.repaired) == (cut != 0 and cut not in ends and cut - 1 not in ends)
@@ -46,7 +46,7 @@ def test_a_file_with_a_wrong_byte_never_gives_a_wrong_result(tmp_path: Path) -> 
         for byte in (whole[at] ^ 1, ord("\n"), 0, ord("9")):
             changed = bytes([*whole[:at], byte, *whole[at + 1 :]])
             file.write_bytes(changed)
-            scan = scan_splits(tmp_path, planned, hash_indices(range(N)))
+            scan = Scan(tmp_path, planned, hash_indices(range(N)))
             done = [p for p in range(N) if scan.state[p] == OK]
             for position in done:
                 offset = scan.locate(position)[1]

@@ -32,7 +32,7 @@ from espnet3.parallel.ledger.folder import EVENTS, note_event, resumed
 from espnet3.parallel.ledger.lease import Lease, disk_now, holder_lives
 from espnet3.parallel.ledger.lines import decode, encode
 from espnet3.parallel.ledger.merge import Results, merge_splits, note_finished
-from espnet3.parallel.ledger.split import FAILED, LEFT, OK, RESULTS, scan_splits
+from espnet3.parallel.ledger.split import FAILED, LEFT, OK, RESULTS, Scan
 from espnet3.parallel.messages import counted, html_table
 from espnet3.parallel.provenance.parts import LoadedCode
 from espnet3.parallel.runner.hooks import folder_entries, is_default
@@ -250,7 +250,7 @@ class DetachedRun(Sequence[JobRecord]):
             items = layout.items()
             if changed:
                 layout.write_plan(replace(plan, code={}))
-            scan = scan_splits(layout.run, items, plan.indices_sha256, kind=plan.kind)
+            scan = Scan(layout.run, items, plan.indices_sha256, plan.kind)
             shards = put_specs(layout, plan, items, scan.state, who, failed_items)
             ok, failed, left = map(scan.state.count, (OK, FAILED, LEFT))
             facts = {"on_error": on_error, "raised": raised, "ended": before.ended_early()}

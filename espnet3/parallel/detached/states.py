@@ -308,18 +308,18 @@ def acquire(lease: Lease, who: str, seconds: float, stop: Callable[[], bool] = l
 
 def job_of(folder: Path) -> int | None:
     """Return the shard whose job has taken a shard's folder last; None where none has begun it."""
-    _, _, number = str((holder_of(folder) or {}).get("run_id", "")).rpartition("shard ")
+    _, _, number = str(holder_of(folder).get("run_id", "")).rpartition("shard ")
     return int(number) if number.isdecimal() else None
 
 
 def is_free(folder: Path) -> bool:
     """Return whether a shard waits for any job of its submission: neither done nor ended nor begun by a job."""
     held = holder_of(folder)
-    released = held is None or bool(held.get("released"))
-    return released and not (folder / DONE).exists() and said_its_end(folder) is None
+    taken = held and not held.get("released")
+    return not taken and not (folder / DONE).exists() and said_its_end(folder) is None
 
 
 def living_pid(folder: Path) -> int | None:
     """Return the process that holds a folder's lease, if it runs on this host."""
-    held = holder_of(folder) or {}
+    held = holder_of(folder)
     return held["pid"] if is_alive(held) and holder_lives(folder) else None

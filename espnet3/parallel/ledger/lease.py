@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import threading
 import time
@@ -47,22 +46,17 @@ T = TypeVar("T")
 BEAT = 2.0  # seconds between two signs of life
 STALE = 30.0  # seconds without one before a holder on another host is suspected
 _KEPT = 4  # files of earlier holders that stay, for people
-_NAME = re.compile(r"lease\.(\d+)\.json")
 _PROC = Path("/proc")
 _HELD: set[str] = set()  # tokens of the leases this process holds
 
 
 class Lease:
-    """The right to write to a folder that exists, kept by a sign of life each `beat` seconds.
+    """The right to write to a folder that exists, kept by a sign of life each `beat` seconds."""
 
-    Silence of `stale` seconds is suspicious where the process of a holder cannot be seen.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], beat: float = BEAT, stale: float = STALE) -> None:
+    def __init__(self, path: str | os.PathLike[str], beat: float = BEAT) -> None:
         self.path = Path(path)
         self.beat = beat
-        self.stale = stale
-        self._number = 0
+        self._file = self.path  # of the lease, once it is taken
         self._facts: dict[str, Any] = {}
         self._lost = ""
         self._beaten = time.monotonic()
@@ -93,7 +87,7 @@ class Lease:
 
     def check(self) -> None:
         """Raise if another driver has taken the lease over."""
-        if not self._lost and time.monotonic() > self._beaten + self.stale:
+        if not self._lost and time.monotonic() > self._beaten + STALE:
             self._look()  # this process was stopped, and the next beat may come too late
         if self._lost:
             raise LeaseLostError(self._lost)
@@ -110,32 +104,27 @@ class Lease:
             return
         # on a full disk, or where the folder is gone, the lease ends with this process, or with the token above
         with suppress(FolderWriteError):
-            write_json(self._file(self._number), {**self._facts, "released": now()})
-
-    def _file(self, number: int) -> Path:
-        return self.path / f"lease.{number}.json"
+            write_json(self._file, {**self._facts, "released": now()})
 
     def _take(self) -> bool:
-        number = max(lease_numbers(self.path), default=0) + 1
-        self._refuse_if_alive(number - 1)
-        with writing(self._file(number)):
+        newest = newest_lease(self.path)
+        self._refuse_if_alive(newest)
+        self._file = self.path / f"lease.{_number(newest) + 1}.json"
+        with writing(self._file):
             try:
                 # whole from its first moment on: a reader would take a part of it for a damaged one
-                create_whole(self._file(number), json.dumps(self._facts, indent=2).encode())
+                create_whole(self._file, json.dumps(self._facts, indent=2).encode())
             except FileExistsError:
                 return False
-            self._number = number
-            numbers = lease_numbers(self.path)
-            if max(numbers) > number:  # all of this number's time went by since it was looked for
-                self._file(number).unlink(missing_ok=True)
+            *earlier, newest = leases(self.path)
+            if newest != self._file:  # all of its time went by since its number was looked for
+                self._file.unlink(missing_ok=True)
                 return False
-            for old in numbers:
-                if old <= number - _KEPT:
-                    self._file(old).unlink(missing_ok=True)
+            for old in earlier[: 1 - _KEPT]:
+                old.unlink(missing_ok=True)
         return True
 
-    def _refuse_if_alive(self, number: int) -> None:
-        file = self._file(number)
+    def _refuse_if_alive(self, file: Path) -> None:
         with writing(file):  # a holder's file is its user's alone: another user has no business here
             try:
                 held = read_json(file)
@@ -161,7 +150,7 @@ class Lease:
         touched = _touched(file)
         if touched is None:
             return False
-        if at_once and abs(disk_now(self.path) - touched) < self.stale * 1e9:
+        if at_once and abs(disk_now(self.path) - touched) < STALE * 1e9:
             return True
         # long ago, or in the future: its holder is dead, or a clock has jumped
         end = time.monotonic() + 2.5 * self.beat  # that of all who take this folder
@@ -177,27 +166,37 @@ class Lease:
 
     def _look(self) -> None:
         try:
-            os.utime(self._file(self._number))  # without times: the file system's clock, not this host's
-            newest = max(lease_numbers(self.path), default=0)
+            os.utime(self._file)  # without times: the file system's clock, not this host's
+            newest = newest_lease(self.path)
         except OSError:  # a disk that does not answer, or is full: the next beat tries again
             return
         self._beaten = time.monotonic()
-        if newest > self._number:
+        if _number(newest) > _number(self._file):
             self._lost = (
-                f"{self.path} was taken over by another driver ({self._file(newest).name}), because this "
+                f"{self.path} was taken over by another driver ({newest.name}), because this "
                 "process gave no sign of life for too long. What it has written stays valid"
             )
 
 
-def lease_numbers(folder: Path) -> list[int]:
-    """Return the numbers of a folder's leases, in any order; the highest holds."""
-    return [int(found[1]) for name in os.listdir(folder) if (found := _NAME.fullmatch(name))]
+def leases(folder: Path) -> list[Path]:
+    """Return a folder's leases, the oldest first; the last one holds."""
+    return sorted(folder.glob("lease.*.json"), key=_number)
+
+
+def newest_lease(folder: Path) -> Path:
+    """Return the lease that holds; with the number 0 it is not there."""
+    return max(folder.glob("lease.*.json"), key=_number, default=folder / "lease.0.json")
+
+
+def _number(lease: Path) -> int:
+    return int(lease.name.split(".")[1])
 
 
 def holder_lives(folder: Path, now_ns: int | None = None) -> bool:
     """Return whether a folder's lease is held by a process that gives signs of life, without waiting."""
-    newest, held = _newest_lease(folder)
-    if newest is None or held is None or held.get("released") or is_copied(folder, held):
+    newest = newest_lease(folder)
+    held = read_or_none(newest)
+    if held is None or held.get("released") or is_copied(folder, held):
         return False
     alive = is_alive(held)
     if alive is not None:
@@ -206,18 +205,9 @@ def holder_lives(folder: Path, now_ns: int | None = None) -> bool:
     return touched is not None and abs(now - touched) < STALE * 1e9
 
 
-def holder_of(folder: Path) -> dict[str, Any] | None:
-    """Return the facts in a folder's newest lease about its holder, living or not; None without a lease."""
-    return _newest_lease(folder)[1]
-
-
-def _newest_lease(folder: Path) -> tuple[Path | None, dict[str, Any] | None]:
-    try:
-        number = max(lease_numbers(folder), default=0)
-    except FileNotFoundError:
-        number = 0
-    newest = folder / f"lease.{number}.json"
-    return (newest, read_or_none(newest)) if number else (None, None)
+def holder_of(folder: Path) -> dict[str, Any]:
+    """Return the facts in a folder's newest lease about its holder, living or not; none without a lease."""
+    return read_or_none(newest_lease(folder)) or {}
 
 
 def disk_now(folder: Path) -> int:

@@ -21,7 +21,7 @@ from espnet3.parallel.detached.states import JobState, LossFile
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.files import NewLines, lines_of, read_or_none
 from espnet3.parallel.ledger.folder import EVENTS, SHARDS, read_run
-from espnet3.parallel.ledger.lease import disk_now, holder_lives, lease_numbers
+from espnet3.parallel.ledger.lease import disk_now, holder_lives, leases
 from espnet3.parallel.ledger.lines import checked, failure_of
 from espnet3.parallel.ledger.merge import is_finished, read_receipt
 from espnet3.parallel.ledger.split import (
@@ -247,13 +247,12 @@ class Span:
 
 def spans(folder: Path, name: str, done: Path | None = None) -> Iterator[Span]:
     """Yield the spans of a folder's last leases; the mark `done` ends a shard, even if its job lives on."""
-    for number in (numbers := sorted(lease_numbers(folder))):
-        file = folder / f"lease.{number}.json"
+    for file in (found := leases(folder)):
         held = read_or_none(file) or {}
         begin = seconds_of(held.get("since"))
         if begin is None:
             continue
-        newest = number == numbers[-1]
+        newest = file == found[-1]
         released = seconds_of(held.get("released"))
         if released is not None:
             end, how = released, "released"

@@ -138,7 +138,7 @@ class Watcher:
             folder = layout.shard(shard.shard)
             running = shard.state is JobState.RUNNING
             doing, since = in_progress(folder, self._items) if running else ("", 0.0)
-            held = (holder_of(folder) or {}) if running else {}
+            held = holder_of(folder) if running else {}
             name, done = f"shard {shard.shard}", shard.ok + shard.failed
             where = f"{held.get('host')}, process {held.get('pid')}" if held else shard.job_id
             memory = memory_of(living_pid(folder)) if running else 0, peaks.get(name, 0)
@@ -150,7 +150,7 @@ class Watcher:
     def _driver(self, status: FolderStatus, times: RunTimes) -> list[Worker]:
         if not status.alive:
             return []
-        held = holder_of(self.run) or {}
+        held = holder_of(self.run)
         where = f"{held.get('host')}, process {held.get('pid')}"
         since = seconds_of(held.get("since")) or 0.0
         done, memory = status.ok + status.failed, memory_of(living_pid(self.run))

@@ -119,7 +119,7 @@ def test_another_hosts_lease_is_taken_over_when_it_is_silent(tmp_path: Path, hou
     file = held_by(tmp_path / "lease.1.json", host="elsewhere")
     then = time.time() + 3600 * hours
     os.utime(file, (then, then))
-    lease = Lease(tmp_path, beat=0.05, stale=2.0)
+    lease = Lease(tmp_path, beat=0.05)
     lease.acquire("second")
     lease.release()
 

@@ -93,7 +93,7 @@ def driver_of(run: Path) -> str:
     """Return process, host and start of the driver that is at work in a run's folder; empty where none is."""
     if not holder_lives(run):
         return ""
-    held = holder_of(run) or {}
+    held = holder_of(run)
     return f"process {held.get('pid')} on {held.get('host')}, since {held.get('since')}"
 
 

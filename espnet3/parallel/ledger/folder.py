@@ -22,7 +22,7 @@ from espnet3.parallel.ledger import files
 from espnet3.parallel.ledger.errors import ChangedRunError, DamagedFolderError, LedgerError
 from espnet3.parallel.ledger.identity import Identity, changed_packages, changes
 from espnet3.parallel.ledger.lease import Lease
-from espnet3.parallel.ledger.lines import encode_failure, index_json
+from espnet3.parallel.ledger.lines import index_json
 from espnet3.parallel.ledger.merge import RECEIPT, Receipt, merge_splits
 from espnet3.parallel.ledger.split import (
     DONE,
@@ -98,9 +98,8 @@ class OpenRun(Counted):
 
     def append_failures(self, failures: Iterable[tuple[int, ItemFailure]]) -> None:
         """Put failed items on disk: position and record of each."""
-        lines = [encode_failure(position, failure) for position, failure in failures]
         self._before_write()
-        self.split.append_failures(lines)
+        self.split.append_failures(failures)
 
     def has_shard(self, shard: tuple[Path, range], retry_failed: bool = False) -> bool:
         """Tell whether a shard with writers of its own was finished, and need not be run again."""

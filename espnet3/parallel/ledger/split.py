@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import json
 import mmap
-import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import count
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 from espnet3.parallel.ledger.errors import DamagedFolderError
 from espnet3.parallel.ledger.files import Appender, NewLines, open_plain, read_json, write_json, writing
-from espnet3.parallel.ledger.lines import DAMAGED, checked, failure_of, index_json, split_line
+from espnet3.parallel.ledger.lines import DAMAGED, checked, encode_failure, failure_of, index_json, split_line
+from espnet3.parallel.records import ItemFailure
 
 RESULTS = "results.jsonl"
 ERRORS = "errors.jsonl"
@@ -110,9 +108,9 @@ class SplitWriter:
             offset += len(block)
         self._file(SPANS, durable=False).append(spans)
 
-    def append_failures(self, lines: Sequence[bytes]) -> None:
-        """Append lines of failed items in one write."""
-        if lines:
+    def append_failures(self, failures: Iterable[tuple[int, ItemFailure]]) -> None:
+        """Append position and record of each failed item, in one write."""
+        if lines := [encode_failure(position, failure) for position, failure in failures]:
             self._file(ERRORS).append(lines)
 
     def append_times(self, lines: Sequence[bytes]) -> None:
@@ -140,12 +138,10 @@ class SplitWriter:
 
     def _file(self, name: str, durable: bool = True) -> Appender:
         if self.folder is None:
-            existing = split_folders(self.path, self.kind)
-            for number in count(int(existing[-1].suffix[1:]) + 1 if existing else 0):
-                folder = self.path / f"{self.kind}.{number}"
-                with writing(folder), suppress(FileExistsError):  # a session never shares a split
-                    os.mkdir(folder, 0o700)
-                    break
+            numbers = [int(folder.suffix[1:]) for folder in split_folders(self.path, self.kind)]
+            folder = self.path / f"{self.kind}.{max(numbers, default=-1) + 1}"
+            with writing(folder):
+                folder.mkdir(0o700)  # an error where it is there: a session never shares a split
             write_json(folder / SPEC, self.spec)
             self.folder = folder
         if name not in self._files:

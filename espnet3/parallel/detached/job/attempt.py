@@ -36,7 +36,6 @@ from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
 from espnet3.parallel.ledger.files import make_folder, write_json
 from espnet3.parallel.ledger.lease import STALE, Lease
-from espnet3.parallel.ledger.lines import encode_failure
 from espnet3.parallel.ledger.split import ERRORS, FAILED, LEFT, OK, RESULTS, SPEC, Counted, SplitWriter
 from espnet3.parallel.provenance.parts import LoadedCode
 from espnet3.parallel.records import ItemFailure, ProcessEnd
@@ -415,7 +414,7 @@ class _Attempt(Counted):
 
     def _append_failure(self, position: int, failure: ItemFailure) -> None:
         self.lease.check()
-        self.files.append_failures([encode_failure(position, failure)])
+        self.files.append_failures([(position, failure)])
         self.n_lines += 1
         self._take([position], FAILED)
 

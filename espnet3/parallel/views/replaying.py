@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,6 @@ class Replay:
         self.run = run
         if not trust:
             refuse_others(run)
-        self._bound: Callable[[Any], Any] | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         said = read_run(run, own=not trust)
         notes: list[str] = []
@@ -184,7 +184,7 @@ class Replay:
 
     def __call__(self, index: Any, around: AbstractContextManager[Any] | None = None) -> Replayed:
         """Run one item."""
-        call, wanted = self.prepare(), index_json(index)
+        call, wanted = self._call, index_json(index)
         at = [at for at, item in enumerate(_items(self.run)) if index_json(item) == wanted]
         then = next(iter(_outcomes(self.run, at)), ...)
         result, error = None, None
@@ -208,16 +208,14 @@ class Replay:
         if self._scratch is not None:
             self._scratch.cleanup()
 
-    def prepare(self) -> Callable[[Any], Any]:
-        """Build the env before the first item, and return the function of an index."""
-        if self._bound is None:
-            env = build_here(Adding(self._setup, self._entries()), None)
-            if self._batched:
-                many = bind(self.runner.batch_forward, env)
-                self._bound = lambda index: next(iter(many([index])))
-            else:
-                self._bound = bind(self.runner.forward, env, self._keywords)
-        return self._bound
+    @cached_property
+    def _call(self) -> Callable[[Any], Any]:
+        # the function of an index; the env is built before the first item
+        env = build_here(Adding(self._setup, self._entries()), None)
+        if not self._batched:
+            return bind(self.runner.forward, env, self._keywords)
+        many = bind(self.runner.batch_forward, env)
+        return lambda index: next(iter(many([index])))
 
     def _entries(self) -> dict[str, Any]:
         called = self.runner.batch_forward if self._batched else self.runner.forward

@@ -136,59 +136,58 @@ def _put_in_place(draft: files.Draft) -> str:
 
 def _write(scan: Scan, results: BinaryIO, errors: BinaryIO) -> Counter[str]:
     failed: Counter[str] = Counter()
+    position = 0
     with closing(_Lines(scan)) as lines:
-        at = 0
-        for begin in (*sorted(scan.spans), len(scan.state)):
-            for position, line in lines.of(range(at, begin)):
-                if scan.state[position] == OK:
-                    results.write(b"{%b}\n" % line[line.index(b",", 5) + 1 : line.rindex(b',"crc":')])
-                    continue
+        while position < len(scan.state):
+            if position in scan.spans:
+                found = lines.span(position)
+                results.write(b"{%b}\n" % b"}\n{".join(found))
+                position += len(found)
+                continue
+            line = lines.at(position)
+            if scan.state[position] == OK:
+                results.write(b"{%b}\n" % line[line.index(b",", 5) + 1 : line.rindex(b',"crc":')])
+            else:
                 index, failure = split_line(line)
                 cause = from_json(failure)["cause"]
                 failed[cause] += 1
                 results.write(b'{"index":%b,"failure":%b}\n' % (index, index_json(cause)))
                 errors.write(b'{"n":%d,"index":%b,%b\n' % (position, index, failure[1:]))
-            if begin in scan.spans:
-                results.write(b"{%b}\n" % b"}\n{".join(lines.span(begin)))
-                at = begin + scan.spans[begin][0].items
+            position += 1
     return failed
 
 
 class _Lines:
     def __init__(self, scan: Scan) -> None:
         self._scan = scan
-        self._files: dict[tuple[int, bool], BinaryIO] = {}
+        self._files: dict[Path, BinaryIO] = {}
 
     def span(self, begin: int) -> list[bytes]:
         span, _ = self._scan.spans[begin]
-        data = self._file_at(begin, ok=True).read(span.size)
+        data = self._file_at(begin).read(span.size)
         found: list[bytes] = _BODY.findall(data)
         if not span.fits(data) or len(found) != span.items:
             raise self._changed(begin)
         return found
 
-    def of(self, positions: range) -> Iterator[tuple[int, bytes]]:
-        for position in positions:
-            line = self._file_at(position, self._scan.state[position] == OK).readline()
-            if checked(line)[0] < 0:
-                raise self._changed(position)
-            yield position, line
+    def at(self, position: int) -> bytes:
+        line = self._file_at(position).readline()
+        if checked(line)[0] < 0:
+            raise self._changed(position)
+        return line
 
     def _changed(self, position: int) -> DamagedFolderError:
-        number, offset = self._scan.locate(position)
-        name = RESULTS if self._scan.state[position] == OK else ERRORS
-        return DamagedFolderError(
-            f"{self._scan.splits[number] / name} changed while it was merged, at byte {offset}: run again"
-        )
+        path, offset = self._scan.locate(position)
+        return DamagedFolderError(f"{path} changed while it was merged, at byte {offset}: run again")
 
-    def _file_at(self, position: int, ok: bool) -> BinaryIO:
-        number, offset = self._scan.locate(position)
-        file = self._files.pop((number, ok), None)
+    def _file_at(self, position: int) -> BinaryIO:
+        path, offset = self._scan.locate(position)
+        file = self._files.pop(path, None)
         if file is None:
             if len(self._files) == _OPEN:
                 self._files.pop(next(iter(self._files))).close()  # used least recently
-            file = files.open_plain(self._scan.splits[number] / (RESULTS if ok else ERRORS), _READ)
-        self._files[number, ok] = file
+            file = files.open_plain(path, _READ)
+        self._files[path] = file
         file.seek(offset)
         return file
 

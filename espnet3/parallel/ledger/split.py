@@ -188,35 +188,35 @@ class Scan(Counted):
         self.state = bytearray(n)
         # by position, the place of its line, if in no span (`locate`); pages that nothing is written to take no memory
         self.where = memoryview(mmap.mmap(-1, max(1, n) * 8)).cast("q")[:n]
-        self.splits = split_folders(path, kind)
+        splits = split_folders(path, kind)
+        # failures first: whichever result came before or comes later takes their place
+        self.files = [split / name for name in (ERRORS, RESULTS) for split in splits]
         # those taken whole, by their first position, and the place of their first line
         self.spans: dict[int, tuple[Span, int]] = {}
         self.repaired: list[str] = []  # a sentence for each damage, with its repair
         self.repeated = 0  # lines that repeat an earlier one
         self._items = items
-        self._own = [self._is_own(split, indices_sha256) for split in self.splits]
-        # failures first: whichever result came before or comes later takes their place
-        for name, outcome in ((ERRORS, FAILED), (RESULTS, OK)):
-            for number in range(len(self.splits)):
-                self._file(number, name, outcome)
+        self._own = {split: self._is_own(split, indices_sha256) for split in splits}
+        for number, file in enumerate(self.files):
+            if file.exists():
+                self._read(number, file, OK if file.name == RESULTS else FAILED)
         self.__dict__.pop("_by_index", None)  # it is large
 
-    def locate(self, position: int) -> tuple[int, int]:
-        """Return the number of the split and the offset in its file of a position's line."""
+    def locate(self, position: int) -> tuple[Path, int]:
+        """Return the file of a position's line, and the offset in it."""
         place = self.spans[position][1] if position in self.spans else self.where[position]
-        return divmod(place, 1 << _OFFSET_BITS)
+        return self.files[place >> _OFFSET_BITS], place % (1 << _OFFSET_BITS)
 
     def line_of(self, position: int) -> tuple[Path, int, bytes]:
         """Return the file of a position's line, the offset in it, and the line; there are no spans afterwards."""
         for span, first in self.spans.values():
-            with open_plain(self.splits[first >> _OFFSET_BITS] / RESULTS) as lines:
+            with open_plain(self.files[first >> _OFFSET_BITS]) as lines:
                 lines.seek(span.offset)
                 for inside in range(span.n, span.n + span.items):
                     self.where[inside] = first - span.offset + lines.tell()
                     lines.readline()
         self.spans.clear()
-        number, offset = self.locate(position)
-        file = self.splits[number] / (RESULTS if self.state[position] == OK else ERRORS)
+        file, offset = self.locate(position)
         with open_plain(file) as lines:
             lines.seek(offset)
             return file, offset, lines.readline()
@@ -229,11 +229,8 @@ class Scan(Counted):
             self.repaired.append(f"{split.name}/{SPEC} {what}: what it holds was looked up by its index")
             return False
 
-    def _file(self, number: int, name: str, outcome: int) -> None:
-        file = self.splits[number] / name
-        if not file.exists():
-            return
-        own = self._own[number]
+    def _read(self, number: int, file: Path, outcome: int) -> None:
+        own = self._own[file.parent]
         place = self._own_place(file, outcome) if own else self._moved_place
         spans = read_spans(file.parent) if outcome == OK and own else []
         at, lines, first = 0, 0, number << _OFFSET_BITS
@@ -243,7 +240,7 @@ class Scan(Counted):
                 # a line that runs into a span is damage: the lines of the span are read one by one
                 while (span is None or at < span.offset) and (line := stream.readline()):
                     lines += 1
-                    if not self._line(line, lines, first | at, number, outcome, place):
+                    if not self._line(line, lines, first | at, file, outcome, place):
                         damage.append(lines)
                     at += len(line)
                 if span is None or at != span.offset:
@@ -261,7 +258,7 @@ class Scan(Counted):
                 "items without another outcome are computed again"
             )
 
-    def _line(self, line: bytes, at: int, begin: int, number: int, outcome: int, place: Place) -> bool:
+    def _line(self, line: bytes, at: int, begin: int, file: Path, outcome: int, place: Place) -> bool:
         n = checked(line)[0]
         if n == DAMAGED:
             return False
@@ -272,19 +269,19 @@ class Scan(Counted):
         if position is None:
             return True
         if self.state[position] == OK:
-            file, offset, first = self.line_of(position)
+            other, offset, first = self.line_of(position)
             if split_line(first)[1] == split_line(line)[1]:
                 self.repeated += 1
-            elif self._own[number]:
-                second = f"{self.splits[number] / RESULTS}, at byte {begin % (1 << _OFFSET_BITS)}"
+            elif self._own[file.parent]:
                 raise DamagedFolderError(
-                    f"item {self._items[position]!r} (position {position}) has two different results: {file}, at byte "
-                    f"{offset}, and {second}. Remove the wrong line, or start anew with resume=False"
+                    f"item {self._items[position]!r} (position {position}) has two different results: {other}, at "
+                    f"byte {offset}, and {file}, at byte {begin % (1 << _OFFSET_BITS)}. Remove the wrong line, or "
+                    "start anew with resume=False"
                 )
             return True
         self.state[position], self.where[position] = outcome, begin
         if outcome == FAILED:
-            failure_of(line, self.splits[number] / ERRORS, at)  # raises for a damaged one
+            failure_of(line, file, at)  # raises for a damaged one
         return True
 
     def _take(self, span: Span, offset: int) -> int:

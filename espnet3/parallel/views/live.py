@@ -16,7 +16,6 @@ from espnet3.parallel.detached.looking.status import FolderStatus
 from espnet3.parallel.detached.states import JobState, RunStatus, living_pid, read_mark
 from espnet3.parallel.ledger.folder import RUN, read_run
 from espnet3.parallel.ledger.lease import holder_of
-from espnet3.parallel.ledger.merge import is_finished
 from espnet3.parallel.timing.reading import RunTimes, TimesReader, shard_of, worker_name
 from espnet3.parallel.views.facts import (
     FailureGroup,
@@ -104,15 +103,14 @@ class Watcher:
 
     def look(self) -> LiveFacts:
         """Return how the run is now."""
-        merged = is_finished(self.run)
-        if not merged:
-            self._outcomes.look()
         detached, outcomes = self._detached, self._outcomes
         status = folder_status(self.run, outcomes) if detached is None else detached.status()
+        if not status.merged:
+            outcomes.look()
         now = time.time()
         times = self._times.look()
         workers = self._jobs(status, times) if isinstance(status, RunStatus) else self._driver(status, times)
-        failures = merged_failures(self.run, status.failed) if merged else self._outcomes.failures
+        failures = merged_failures(self.run, status.failed) if status.merged else outcomes.failures
         timed = {f"item {index}": seconds for seconds, index in slowest_of(failures, times)}
         seen = {  # in progress, each a single item and no step of several
             f"{one.doing} of {one.name}": now - one.since

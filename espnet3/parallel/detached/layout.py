@@ -149,7 +149,7 @@ def tail(file: Path) -> str:
 def positions(file: Path) -> Iterator[int]:
     """Yield the positions of a file's whole lines; the merge reports the others."""
     with suppress(FileNotFoundError):
-        found = (checked(line)[0] for *_, line in files.lines_of(file))
+        found = (checked(line) for *_, line in files.lines_of(file))
         yield from (position for position in found if position != DAMAGED)
 
 

@@ -52,7 +52,8 @@ from espnet3.parallel.records import ItemFailure
 
 DAMAGED = -1
 _SHORT = 1 << 63  # a number below it is written as it is
-_DIGITS = 18  # of a position; more are damage, and take time to read
+# a number of more digits is damage, and takes time to read
+_LINE = re.compile(rb'(?s)(\{"n":(\d{1,18}),.*),"crc":(\d{1,18})\}\n?')
 
 
 def encode_line(position: int, index: Any, value: Any) -> bytes:
@@ -115,19 +116,10 @@ def index_json(index: Any) -> bytes:
     return to_json(index, "index")
 
 
-def checked(line: bytes) -> tuple[int, int]:
-    """Return the position a line is for, or `DAMAGED`, and its checksum; no JSON is parsed."""
-    if line[-1:] == b"\n":
-        line = line[:-1]
-    at = line.rfind(b',"crc":')
-    digits = line[at + 7 : -1]
-    if at < 0 or line[-1:] != b"}" or not digits.isdigit() or len(digits) > _DIGITS:
-        return DAMAGED, 0
-    checksum = crc32(line[:at])
-    position = line[5 : line.find(b",", 5)]
-    if checksum != int(digits) or line[:5] != b'{"n":' or not position.isdigit() or len(position) > _DIGITS:
-        return DAMAGED, 0
-    return int(position), checksum
+def checked(line: bytes) -> int:
+    """Return the position that a whole line is for, or `DAMAGED`; no JSON is parsed."""
+    found = _LINE.fullmatch(line)
+    return int(found[2]) if found is not None and crc32(found[1]) == int(found[3]) else DAMAGED
 
 
 def split_line(line: bytes) -> tuple[bytes, bytes]:

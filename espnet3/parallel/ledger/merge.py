@@ -172,7 +172,7 @@ class _Lines:
 
     def at(self, position: int) -> bytes:
         line = self._file_at(position).readline()
-        if checked(line)[0] < 0:
+        if checked(line) < 0:
             raise self._changed(position)
         return line
 

@@ -259,7 +259,7 @@ class Scan(Counted):
             )
 
     def _line(self, line: bytes, at: int, begin: int, file: Path, outcome: int, place: Place) -> bool:
-        n = checked(line)[0]
+        n = checked(line)
         if n == DAMAGED:
             return False
         try:

@@ -137,7 +137,7 @@ class Outcomes(Counted):
                     self.foreign.append(split.name)
             for name, state in ((ERRORS, FAILED), (RESULTS, OK)) if split in self._own else ():
                 for number, line in self._lines.of(split / name):
-                    position = checked(line)[0]
+                    position = checked(line)
                     if 0 <= position < len(self.state) and self.state[position] != OK:
                         self.state[position] = state
                         if state == FAILED:

@@ -28,7 +28,7 @@ def test_a_line_is_read_back(index: Any) -> None:
     assert line.count(b"\n") == 1
     for whole in (line, line[:-1]):
         assert [from_json(part) for part in split_line(whole)] == [index, HARD]
-        assert checked(whole)[0] == 5
+        assert checked(whole) == 5
 
 
 def test_a_failure_is_read_back() -> None:

@@ -143,7 +143,6 @@ class Replay:
         self.run = run
         if not trust:
             refuse_others(run)
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
         said = read_run(run, own=not trust)
         notes: list[str] = []
         runner: Any
@@ -169,18 +168,14 @@ class Replay:
         # its batch size, where its items went through `batch_forward`
         self._batched = size if size and runner.batch_forward is not BaseRunner.batch_forward else None
         self._setup, self._keywords = worker_setup_of(provider), keywords_of(provider)
-
-    @property
-    def notes(self) -> list[str]:
-        """Further differences between a run and its items run here."""
-        found = []
+        self.notes: list[str] = []  # further differences between a run and its items run here
         if self._batched:
-            found.append(f"it ran in a batch of up to {self._batched}, and runs here in a batch of one")
-        if writes_files(self.runner):
-            found.append(
+            self.notes.append(f"it ran in a batch of up to {self._batched}, and runs here in a batch of one")
+        if writes_files(runner):
+            self.notes.append(
                 "the runner's writer hooks are not called, and output_dir is an empty folder for now"
             )
-        return found
+        self._scratch = tempfile.TemporaryDirectory(prefix="espnet3-replay-")  # stands for output_dir
 
     def __call__(self, index: Any, around: AbstractContextManager[Any] | None = None) -> Replayed:
         """Run one item."""
@@ -205,28 +200,21 @@ class Replay:
 
     def close(self) -> None:
         """Remove the empty folder that stood for output_dir."""
-        if self._scratch is not None:
-            self._scratch.cleanup()
+        self._scratch.cleanup()
 
     @cached_property
     def _call(self) -> Callable[[Any], Any]:
         # the function of an index; the env is built before the first item
-        env = build_here(Adding(self._setup, self._entries()), None)
-        if not self._batched:
-            return bind(self.runner.forward, env, self._keywords)
-        many = bind(self.runner.batch_forward, env)
-        return lambda index: next(iter(many([index])))
-
-    def _entries(self) -> dict[str, Any]:
         called = self.runner.batch_forward if self._batched else self.runner.forward
-        wanted = {"output_dir", "shard_subdir", "shard_id"}
+        entries = {"output_dir": self._scratch.name, "shard_subdir": "", "shard_id": 0}
         if not writes_files(self.runner):
-            wanted &= inspect.signature(called).parameters.keys()
-        if not wanted:
-            return {}
-        self._scratch = tempfile.TemporaryDirectory(prefix="espnet3-replay-")
-        found = {"output_dir": self._scratch.name, "shard_subdir": "", "shard_id": 0}
-        return {name: value for name, value in found.items() if name in wanted}
+            asked = inspect.signature(called).parameters
+            entries = {name: value for name, value in entries.items() if name in asked}
+        env = build_here(Adding(self._setup, entries), None)
+        if not self._batched:
+            return bind(called, env, self._keywords)
+        many = bind(called, env)
+        return lambda index: next(iter(many([index])))
 
 
 def index_of(run: Path, text: str) -> Any:

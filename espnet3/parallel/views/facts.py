@@ -119,23 +119,17 @@ class Outcomes(Counted):
         indices = said.get("indices") or {}
         self.state = bytearray(indices.get("count", 0))
         self.failures = Failures(self.state)
-        self.foreign: list[str] = []  # names of splits of another index list, which are not counted
         self._sha256 = indices.get("sha256")
         self._lines = NewLines()
-        self._own: set[Path] = set()
+        self.own: dict[Path, bool] = {}  # whether a split is of this index list; others are not counted
 
     def look(self) -> None:
         """Read the lines since the last look."""
         for split in split_folders(self.run, self.kind):
-            known = split in self._own or split.name in self.foreign
             # a folder that was just made has no file yet: its spec is the first one
-            if not known and any((split / name).exists() for name in (SPEC, RESULTS, ERRORS)):
-                said = read_or_none(split / SPEC)
-                if said is not None and said.get("indices") == self._sha256:
-                    self._own.add(split)
-                else:
-                    self.foreign.append(split.name)
-            for name, state in ((ERRORS, FAILED), (RESULTS, OK)) if split in self._own else ():
+            if split not in self.own and any((split / name).exists() for name in (SPEC, RESULTS, ERRORS)):
+                self.own[split] = (read_or_none(split / SPEC) or {}).get("indices") == self._sha256
+            for name, state in ((ERRORS, FAILED), (RESULTS, OK)) if self.own.get(split) else ():
                 for number, line in self._lines.of(split / name):
                     position = checked(line)
                     if 0 <= position < len(self.state) and self.state[position] != OK:
@@ -154,7 +148,8 @@ def folder_status(path: Path, outcomes: Outcomes | None = None) -> FolderStatus:
     seen = outcomes or Outcomes(path, read_run(path))
     seen.look()
     counts = len(seen.state), seen.ok, seen.failed
-    notes = [f"{name} is of another index list and is not counted" for name in seen.foreign]
+    foreign = [split.name for split, own in seen.own.items() if not own]
+    notes = [f"{name} is of another index list and is not counted" for name in foreign]
     if merged is False and not driver:
         notes.append(UNFINISHED)
     return FolderStatus(str(path), *counts, bool(driver), False, driver, tuple(notes))

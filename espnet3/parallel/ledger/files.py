@@ -283,7 +283,6 @@ class Appender:
             self._fd = open_to_write(path)
             self.size = os.fstat(self._fd).st_size
         self._synced = time.monotonic()
-        self._dirty = False
         if self.size and os.pread(self._fd, 1, self.size - 1) != b"\n":
             self.append([b"\n"])
 
@@ -301,7 +300,6 @@ class Appender:
                     os.ftruncate(self._fd, self.size)
                 raise
             self.size += len(data)
-            self._dirty = True
             if self._durable and time.monotonic() - self._synced >= SYNC_SECONDS:
                 self.sync()
 
@@ -315,10 +313,10 @@ class Appender:
 
     def sync(self) -> None:
         """Have the disk hold all appended lines."""
-        if self._dirty and self._durable:
+        if self._durable:
             with writing(self.path):
                 os.fsync(self._fd)
-        self._dirty, self._synced = False, time.monotonic()
+        self._synced = time.monotonic()
 
     def close(self) -> None:
         """Sync and close; a second call does nothing."""

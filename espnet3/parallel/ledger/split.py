@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from espnet3.parallel.ledger import files
 from espnet3.parallel.ledger.errors import DamagedFolderError
-from espnet3.parallel.ledger.files import Appender, NewLines, open_plain, read_json, write_json, writing
 from espnet3.parallel.ledger.lines import DAMAGED, checked, encode_failure, failure_of, index_json, split_line
 from espnet3.parallel.records import ItemFailure
 
@@ -62,13 +62,10 @@ class Span:
 def read_spans(split: Path) -> list[Span]:
     """Return the spans of a split in order, none in another or beyond the file; damaged lines are left out."""
     found, end, size = list[Span](), 0, (split / RESULTS).stat().st_size
-    for said in NewLines().records(split / SPANS):
-        facts: list[Any] = [said.get(name) for name in Span.__slots__]
-        if all(type(fact) is int and fact >= 0 for fact in facts):
-            span = Span(*facts)
-            if end <= span.offset <= size - span.size:
-                found.append(span)
-                end = span.offset + span.size
+    for said in files.NewLines().records(split / SPANS):
+        if files.is_of(said, Span) and end <= said["offset"] <= size - said["size"]:
+            found.append(Span(**said))
+            end = said["offset"] + said["size"]
     return found
 
 
@@ -86,7 +83,7 @@ class SplitWriter:
         self.kind = kind
         self.spec = spec
         self.folder: Path | None = None
-        self._files: dict[str, Appender] = {}
+        self._files: dict[str, files.Appender] = {}
         self._times: list[bytes] = []
 
     def append(self, lines: Sequence[bytes], positions: range | None = None) -> None:
@@ -94,16 +91,14 @@ class SplitWriter:
         if not lines:
             return
         file = self._file(RESULTS)
-        if positions is None or len(lines) < _LEAST_ITEMS:
-            file.append(lines)
-            return
-        starts = range(0, len(lines), _SPAN_ITEMS)
-        blocks = [b"".join(lines[at : at + _SPAN_ITEMS]) for at in starts]
         offset, spans = file.size, list[bytes]()
-        file.append(blocks)
-        for at, block in zip(starts, blocks, strict=True):
-            items = min(_SPAN_ITEMS, len(lines) - at)
-            span = Span(positions[at], items, offset, len(block), crc32(block))
+        file.append(lines)
+        if positions is None or len(lines) < _LEAST_ITEMS:
+            return
+        for at in range(0, len(lines), _SPAN_ITEMS):
+            part = lines[at : at + _SPAN_ITEMS]
+            block = b"".join(part)
+            span = Span(positions[at], len(part), offset, len(block), crc32(block))
             spans.append(json.dumps(asdict(span), separators=(",", ":")).encode() + b"\n")
             offset += len(block)
         self._file(SPANS, durable=False).append(spans)
@@ -134,18 +129,18 @@ class SplitWriter:
         finally:
             self._files = {}
         if done and self.folder is not None:
-            write_json(self.folder / DONE, {})
+            files.write_json(self.folder / DONE, {})
 
-    def _file(self, name: str, durable: bool = True) -> Appender:
+    def _file(self, name: str, durable: bool = True) -> files.Appender:
         if self.folder is None:
             numbers = [int(folder.suffix[1:]) for folder in split_folders(self.path, self.kind)]
             folder = self.path / f"{self.kind}.{max(numbers, default=-1) + 1}"
-            with writing(folder):
+            with files.writing(folder):
                 folder.mkdir(0o700)  # an error where it is there: a session never shares a split
-            write_json(folder / SPEC, self.spec)
+            files.write_json(folder / SPEC, self.spec)
             self.folder = folder
         if name not in self._files:
-            self._files[name] = Appender(self.folder / name, durable)
+            self._files[name] = files.Appender(self.folder / name, durable)
         return self._files[name]
 
 
@@ -210,20 +205,20 @@ class Scan(Counted):
     def line_of(self, position: int) -> tuple[Path, int, bytes]:
         """Return the file of a position's line, the offset in it, and the line; there are no spans afterwards."""
         for span, first in self.spans.values():
-            with open_plain(self.files[first >> _OFFSET_BITS]) as lines:
+            with files.open_plain(self.files[first >> _OFFSET_BITS]) as lines:
                 lines.seek(span.offset)
                 for inside in range(span.n, span.n + span.items):
                     self.where[inside] = first - span.offset + lines.tell()
                     lines.readline()
         self.spans.clear()
         file, offset = self.locate(position)
-        with open_plain(file) as lines:
+        with files.open_plain(file) as lines:
             lines.seek(offset)
             return file, offset, lines.readline()
 
     def _is_own(self, split: Path, indices_sha256: str) -> bool:
         try:
-            return bool(read_json(split / SPEC).get("indices") == indices_sha256)
+            return bool(files.read_json(split / SPEC).get("indices") == indices_sha256)
         except (DamagedFolderError, FileNotFoundError) as error:
             what = "is missing" if isinstance(error, FileNotFoundError) else "is damaged"
             self.repaired.append(f"{split.name}/{SPEC} {what}: what it holds was looked up by its index")
@@ -235,7 +230,7 @@ class Scan(Counted):
         spans = read_spans(file.parent) if outcome == OK and own else []
         at, lines, first = 0, 0, number << _OFFSET_BITS
         damage: list[int] = []
-        with open_plain(file, _BUFFER) as stream:
+        with files.open_plain(file, _BUFFER) as stream:
             for span in (*spans, None):
                 # a line that runs into a span is damage: the lines of the span are read one by one
                 while (span is None or at < span.offset) and (line := stream.readline()):

@@ -145,16 +145,14 @@ class Replay:
             refuse_others(run)
         said = read_run(run, own=not trust)
         notes: list[str] = []
-        runner: Any
-        cls: Any
-        if (run / FOLDER / TEMPLATE).exists():
+        if not (run / FOLDER / TEMPLATE).exists():
+            runner, cls = _classes(said, notes)
+            provider = _provider(cls, said.get("config") or {}, notes)
+        else:  # it has detached jobs
             spec = Layout(run, own=not trust).template()
             spec.surroundings.restore()
             runner, cls = load(spec.runner), load(spec.provider)
             provider = make_provider(cls, spec.arguments)
-        else:
-            runner, cls = _classes(said, notes)
-            provider = _provider(cls, said.get("config") or {}, notes)
         if not issubclass(runner, BaseRunner):
             runner = runner_of(getattr(runner, FUNCTION))
         if SCRIPT in sys.modules:

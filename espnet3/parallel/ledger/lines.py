@@ -157,6 +157,8 @@ def _dumps(value: Any) -> str:
 
 def to_json(value: Any, where: str = "result") -> bytes:
     """Return a value as one line of strict JSON, without the line's end."""
+    if value is None:
+        return b"null"
     if type(value) in _SCALARS or _is_plain(value, 0):
         try:
             return _dumps(value).encode()

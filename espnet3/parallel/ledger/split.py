@@ -279,14 +279,13 @@ class Scan(Counted):
             failure_of(line, file, at)  # raises for a damaged one
         return True
 
-    def _take(self, span: Span, offset: int) -> int:
-        begin, end = span.n, span.n + span.items
-        state = self.state
-        if end > len(state) or state.count(LEFT, begin, end) != span.items:
-            return 0
-        self.spans[begin] = span, offset
-        state[begin:end] = bytes([OK]) * span.items
-        return span.items
+    def _take(self, span: Span, place: int) -> bool:
+        end = span.n + span.items
+        if span.n < 0 or self.state.count(LEFT, span.n, end) != span.items:
+            return False
+        self.spans[span.n] = span, place
+        self.state[span.n : end] = bytes([OK]) * span.items
+        return True
 
     def _own_place(self, file: Path, outcome: int) -> Place:
         items, n, kind = self._items, len(self._items), b"result" if outcome == OK else b"failure"

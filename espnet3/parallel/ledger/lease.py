@@ -59,7 +59,6 @@ class Lease:
         self._file = self.path  # of the lease, once it is taken
         self._facts: dict[str, Any] = {}
         self._lost = ""
-        self._beaten = time.monotonic()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 

@@ -64,7 +64,7 @@ class OpenRun(Counted):
     plan: dict[str, Any]  # how the work was cut when the folder was new
 
     def __post_init__(self) -> None:
-        self._kind = SESSION if SHARDS in self.plan else SPLIT
+        self._kind = kind_of(self.plan)
         spec = {"schema": SCHEMA, "run_id": self.run_id, "indices": self.items_sha256}
         self.split = SplitWriter(self.path, spec, self._kind)
         scan = Scan(self.path, self.items, self.items_sha256, self._kind)
@@ -173,6 +173,11 @@ class OpenRun(Counted):
         except LedgerError as second:  # a full disk stays full: the first error is the one to report
             if error is not None and not isinstance(error, DamagedFolderError):
                 add_note(error, f"closing the run folder failed as well: {second}")
+
+
+def kind_of(plan: dict[str, Any]) -> str:
+    """Return the first part of the names of the folders of outcomes, for the plan in `run.json`."""
+    return SESSION if SHARDS in plan else SPLIT
 
 
 def note_event(events: files.Appender, kind: str, facts: dict[str, Any]) -> None:

@@ -17,24 +17,14 @@ from typing import Any
 
 from espnet3.parallel.detached.layout import DONE, FOLDER, PLAN, Layout
 from espnet3.parallel.detached.looking.status import UNFINISHED, FolderStatus, driver_of, run_status
-from espnet3.parallel.detached.states import JobState, LossFile
+from espnet3.parallel.detached.states import JobState, LossFile, RunStatus
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.files import NewLines, lines_of, read_or_none
-from espnet3.parallel.ledger.folder import EVENTS, SHARDS, read_run
+from espnet3.parallel.ledger.folder import EVENTS, kind_of, read_run
 from espnet3.parallel.ledger.lease import disk_now, holder_lives, leases
 from espnet3.parallel.ledger.lines import checked, failure_of
 from espnet3.parallel.ledger.merge import is_finished, read_receipt
-from espnet3.parallel.ledger.split import (
-    ERRORS,
-    FAILED,
-    OK,
-    RESULTS,
-    SESSION,
-    SPEC,
-    SPLIT,
-    Counted,
-    split_folders,
-)
+from espnet3.parallel.ledger.split import ERRORS, FAILED, OK, RESULTS, SPEC, Counted, split_folders
 from espnet3.parallel.messages import masked
 from espnet3.parallel.records import ItemFailure
 from espnet3.parallel.timing.reading import RunTimes, TimesReader
@@ -44,7 +34,6 @@ SHOWN = 100  # failed items that are named
 SLOWEST = 10
 _MESSAGE = 200  # characters of a message that group failures
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?|'[^']*'|\"[^\"]*\"")
-_MOST_REPAIRS = 20  # sentences that are kept of a session: a disk that fails writes thousands
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +63,7 @@ class Failures:
     def __init__(self, state: bytearray | None = None) -> None:
         self.unread = 0
         self._state = state  # of all items: one that has a result by now has not failed
-        self.slowest: list[tuple[float, str]] = []
+        self._slowest: list[tuple[float, str]] = []  # seconds and index
         self._first: dict[tuple[str, str, str], ItemFailure] = {}
         self._of: dict[int, tuple[tuple[str, str, str], str, int, str]] = {}
 
@@ -91,9 +80,15 @@ class Failures:
         said = f"{' '.join(failure.message.split()):.{_MESSAGE}}" if len(self._of) < 10 * SHOWN else message
         self._of[position] = key, shown, failure.attempts, said
         if failure.seconds is not None:
-            heapq.heappush(self.slowest, (failure.seconds, shown))
-            if len(self.slowest) > SLOWEST:
-                heapq.heappop(self.slowest)
+            heapq.heappush(self._slowest, (failure.seconds, shown))
+            if len(self._slowest) > SLOWEST:
+                heapq.heappop(self._slowest)
+
+    def slowest_with(self, times: RunTimes) -> list[tuple[float, str]]:
+        """Return the slowest items: timed ones, and failed ones, whose worker may have died with them."""
+        both = sorted([*((seconds, name) for seconds, _, name in times.slow), *self._slowest])
+        longest = {name: seconds for seconds, name in both}  # its longest time comes last, and stays
+        return sorted(((seconds, name) for name, seconds in longest.items()), reverse=True)[:SLOWEST]
 
     def groups(self) -> list[FailureGroup]:
         """Return the groups, the largest first."""
@@ -115,7 +110,7 @@ class Outcomes(Counted):
 
     def __init__(self, run: Path, said: dict[str, Any]) -> None:
         self.run = run
-        self.kind = SESSION if SHARDS in (said.get("plan") or {}) else SPLIT
+        self.kind = kind_of(said.get("plan") or {})
         indices = said.get("indices") or {}
         self.state = bytearray(indices.get("count", 0))
         self.failures = Failures(self.state)
@@ -155,20 +150,15 @@ def folder_status(path: Path, outcomes: Outcomes | None = None) -> FolderStatus:
     return FolderStatus(str(path), *counts, bool(driver), False, driver, tuple(notes))
 
 
-def merged_failures(run: Path, failed: int) -> Failures:
-    """Return the failed items of a merged run; beyond `MOST_FAILURES` of the `failed` they are only counted."""
-    found = Failures()
-    for number, _, line in islice(lines_of(run / ERRORS), MOST_FAILURES):
-        found.add(number, failure_of(line, run / ERRORS, number))
-    found.unread = max(0, failed - MOST_FAILURES)
+def failures_of(outcomes: Outcomes, status: RunStatus | FolderStatus) -> Failures:
+    """Return the failed items of a run; of a merged one those beyond `MOST_FAILURES` are only counted."""
+    if not status.merged:
+        return outcomes.failures
+    found, file = Failures(), outcomes.run / ERRORS
+    for number, _, line in islice(lines_of(file), MOST_FAILURES):
+        found.add(number, failure_of(line, file, number))
+    found.unread = max(0, status.failed - MOST_FAILURES)
     return found
-
-
-def slowest_of(failures: Failures, times: RunTimes) -> list[tuple[float, str]]:
-    """Return the slowest items: timed ones, and failed ones, whose worker may have died with them."""
-    both = sorted([*((seconds, name) for seconds, _, name in times.slow), *failures.slowest])
-    longest = {name: seconds for seconds, name in both}  # its longest time comes last, and stays
-    return sorted(((seconds, name) for name, seconds in longest.items()), reverse=True)[:SLOWEST]
 
 
 # --- the record for a report ---
@@ -208,7 +198,7 @@ def read_sessions(run: Path) -> list[Session]:
             have = event.get("ok", 0), event.get("failed", 0)
             sessions.append(Session(begin, kind != "started", *have))
         last = sessions[-1]
-        last.repaired, repairs = [*last.repaired, *repairs][:_MOST_REPAIRS], []
+        last.repaired, repairs = [*last.repaired, *repairs], []
         if kind == "computed":
             last.figures, last.ran = event, event.get("items", 0)
         elif kind == "stopped":
@@ -383,7 +373,7 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
     shards = [one for job in jobs for one in spans(job, job.name.replace(".", " "), job / DONE)]
     outcomes, times = Outcomes(run, said), TimesReader(run).look()
     counts, sampled = folder_status(run, outcomes), ""
-    failures = merged_failures(run, counts.failed) if counts.merged else outcomes.failures
+    failures = failures_of(outcomes, counts)
     found, unknown = read_ends(run) if ends else ([], [])
     for stint in times.stints:  # of jobs: they count in the session that had submitted them last
         begun = [one for one in sessions if one.begin <= stint.begin]
@@ -410,7 +400,7 @@ def read_facts(run: Path, *, ends: bool = True) -> RunFacts:
         drivers=tuple(drivers),
         shards=tuple(shards),
         failures=tuple(failures.groups()),
-        slowest=tuple(slowest_of(failures, times)),
+        slowest=tuple(failures.slowest_with(times)),
         times=times,
         losses=sum(len(LossFile(folder).losses) for folder in (run / FOLDER).glob("shard.*")),
         ends=tuple(found),

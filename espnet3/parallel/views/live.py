@@ -17,14 +17,7 @@ from espnet3.parallel.detached.states import JobState, RunStatus, living_pid, re
 from espnet3.parallel.ledger.folder import RUN, read_run
 from espnet3.parallel.ledger.lease import holder_of
 from espnet3.parallel.timing.reading import RunTimes, TimesReader, shard_of, worker_name
-from espnet3.parallel.views.facts import (
-    FailureGroup,
-    Outcomes,
-    folder_status,
-    merged_failures,
-    seconds_of,
-    slowest_of,
-)
+from espnet3.parallel.views.facts import FailureGroup, Outcomes, failures_of, folder_status, seconds_of
 
 _SPAN = 60.0  # seconds of the rate
 _SLOW = 5
@@ -110,8 +103,8 @@ class Watcher:
         now = time.time()
         times = self._times.look()
         workers = self._jobs(status, times) if isinstance(status, RunStatus) else self._driver(status, times)
-        failures = merged_failures(self.run, status.failed) if status.merged else outcomes.failures
-        timed = {f"item {index}": seconds for seconds, index in slowest_of(failures, times)}
+        failures = failures_of(outcomes, status)
+        timed = {f"item {index}": seconds for seconds, index in failures.slowest_with(times)}
         seen = {  # in progress, each a single item and no step of several
             f"{one.doing} of {one.name}": now - one.since
             for one in workers

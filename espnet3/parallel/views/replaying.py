@@ -31,11 +31,11 @@ from espnet3.parallel.env_provider import keywords_of, made_with, worker_setup_o
 from espnet3.parallel.errors import ConfigError
 from espnet3.parallel.functions.running import runner_of
 from espnet3.parallel.ledger.files import read_json, refuse_others
-from espnet3.parallel.ledger.folder import INDICES, SHARDS, read_run
+from espnet3.parallel.ledger.folder import INDICES, kind_of, read_run
 from espnet3.parallel.ledger.identity import changed_packages, changes, identify
 from espnet3.parallel.ledger.lines import decode, failure_of, index_json, record_of
 from espnet3.parallel.ledger.merge import RECEIPT, Results
-from espnet3.parallel.ledger.split import FAILED, OK, SESSION, SPLIT, Scan
+from espnet3.parallel.ledger.split import FAILED, OK, Scan
 from espnet3.parallel.messages import did_you_mean
 from espnet3.parallel.provenance import FUNCTION
 from espnet3.parallel.records import ItemFailure
@@ -248,8 +248,7 @@ def _outcomes(run: Path, at: Sequence[int] | None = None) -> list[Any]:
         merged = Results(run)
         return merged.failures if at is None else [merged[position] for position in at]
     said, items, found = read_run(run), _items(run), list[Any]()
-    kind = SESSION if SHARDS in (said.get("plan") or {}) else SPLIT
-    scan = Scan(run, items, said["indices"]["sha256"], kind)
+    scan = Scan(run, items, said["indices"]["sha256"], kind_of(said.get("plan") or {}))
     for position in range(len(items)) if at is None else at:
         if (state := scan.state[position]) == FAILED or (state == OK and at is not None):
             file, _, line = scan.line_of(position)

@@ -37,17 +37,16 @@ def columns(found: Sequence[tuple[float, str]], top: str, scale: Sequence[str], 
     return _svg(body, scale, _HEIGHT, label)
 
 
-def rows(found: Sequence[tuple[str, Sequence[Bar]]], label: str, scale: Sequence[str]) -> str:
+def rows(found: Sequence[tuple[str, Sequence[Bar]]], begin: float, end: float, label: str) -> str:
     """Draw a row for each name, with its bars; the name stands beside it, and above it where there is no room."""
-    begin = min(bar.begin for _, bars in found for bar in bars)
-    percent = 100 / max(max(bar.end for _, bars in found for bar in bars) - begin, 1e-9)
+    percent = 100 / max(end - begin, 1e-9)
     lines = []
     for name, bars in found:
         places = [((bar.begin - begin) * percent, max(0.2, (bar.end - bar.begin) * percent)) for bar in bars]
         drawn = [_rect(bar.kind, *at, 2, _ROW - 5, bar.title) for bar, at in zip(bars, places, strict=True)]
         svg = f'<svg role="img" aria-label="{escape(name)}" height="{_ROW}">{"".join(drawn)}</svg>'
         lines.append((name, svg))
-    lines.append(("", _svg([], scale, 0, label, 0)))
+    lines.append(("", _svg([], moments(begin, end), 0, label, 0)))
     return "".join(f'<div class="row"><span>{escape(name)}</span>{drawn}</div>' for name, drawn in lines)
 
 

@@ -100,7 +100,7 @@ def _tiles(facts: RunFacts) -> str:
     if last is not None:
         work = max(1e-9, last.figure("seconds") - last.figure("start_seconds"))
         tiles += [
-            (f"{_rate(last.figure('items') / work)}", "items while at work"),
+            (_rate(last.figure("items") / work), "items while at work"),
             (f"{last.figure('busy_seconds') / max(1e-9, last.figure('slot_seconds')):.0%}", "workers busy"),
         ]
     if facts.times.memory:
@@ -163,7 +163,7 @@ def _timeline(facts: RunFacts) -> str:
     label = f"Timeline of {len(rows)} rows from {charts.clock(begin)} to {charts.clock(end)}"
     return (
         f'<p class="legend" aria-hidden="true">{legend}</p>'
-        + charts.rows(rows, label, charts.moments(begin, end))
+        + charts.rows(rows, begin, end, label)
         + (f'<p class="dim">{escape(left)}</p>' if left else "")
         + _folded("As a table", table)
     )

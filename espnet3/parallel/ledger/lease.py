@@ -25,20 +25,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from espnet3.parallel.ledger import files
 from espnet3.parallel.ledger.errors import (
     DamagedFolderError,
     FolderInUseError,
     FolderWriteError,
     LeaseLostError,
-)
-from espnet3.parallel.ledger.files import (
-    create_whole,
-    now,
-    open_plain,
-    read_json,
-    read_or_none,
-    write_json,
-    writing,
 )
 
 T = TypeVar("T")
@@ -67,7 +59,7 @@ class Lease:
         token = uuid.uuid4().hex
         self._facts = {
             "run_id": who,
-            "since": now(),
+            "since": files.now(),
             **this_process(),
             "token": token,
             "folder": _place(self.path),
@@ -103,16 +95,16 @@ class Lease:
             return
         # on a full disk, or where the folder is gone, the lease ends with this process, or with the token above
         with suppress(FolderWriteError):
-            write_json(self._file, {**self._facts, "released": now()})
+            files.write_json(self._file, {**self._facts, "released": files.now()})
 
     def _take(self) -> bool:
         newest = newest_lease(self.path)
         self._refuse_if_alive(newest)
         self._file = self.path / f"lease.{_number(newest) + 1}.json"
-        with writing(self._file):
+        with files.writing(self._file):
             try:
                 # whole from its first moment on: a reader would take a part of it for a damaged one
-                create_whole(self._file, json.dumps(self._facts, indent=2).encode())
+                files.create_whole(self._file, json.dumps(self._facts, indent=2).encode())
             except FileExistsError:
                 return False
             *earlier, newest = leases(self.path)
@@ -124,9 +116,9 @@ class Lease:
         return True
 
     def _refuse_if_alive(self, file: Path) -> None:
-        with writing(file):  # a holder's file is its user's alone: another user has no business here
+        with files.writing(file):  # a holder's file is its user's alone: another user has no business here
             try:
-                held = read_json(file)
+                held = files.read_json(file)
             except FileNotFoundError:
                 return  # cleaned up by a later holder: look again
             except DamagedFolderError:
@@ -194,7 +186,7 @@ def _number(lease: Path) -> int:
 def holder_lives(folder: Path, now_ns: int | None = None) -> bool:
     """Return whether a folder's lease is held by a process that gives signs of life, without waiting."""
     newest = newest_lease(folder)
-    held = read_or_none(newest)
+    held = files.read_or_none(newest)
     if held is None or held.get("released") or is_copied(folder, held):
         return False
     alive = is_alive(held)
@@ -206,7 +198,7 @@ def holder_lives(folder: Path, now_ns: int | None = None) -> bool:
 
 def holder_of(folder: Path) -> dict[str, Any]:
     """Return the facts in a folder's newest lease about its holder, living or not; none without a lease."""
-    return read_or_none(newest_lease(folder)) or {}
+    return files.read_or_none(newest_lease(folder)) or {}
 
 
 def disk_now(folder: Path) -> int:
@@ -234,7 +226,8 @@ def is_copied(folder: Path, held: dict[str, Any]) -> bool:
 
 def _touched(file: Path) -> int | None:
     try:
-        with open_plain(file) as opened:  # opening asks an NFS server, where stat may answer from a cache
+        # opening asks an NFS server, where stat may answer from a cache
+        with files.open_plain(file) as opened:
             return os.fstat(opened.fileno()).st_mtime_ns
     except FileNotFoundError:
         return None

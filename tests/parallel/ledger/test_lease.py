@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel.ledger import lease as lease_module
+from espnet3.parallel.ledger import files
 from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
 from espnet3.parallel.ledger.files import create_whole
 from espnet3.parallel.ledger.lease import Lease, is_alive, process_start, this_process
@@ -65,7 +65,7 @@ def test_a_thread_is_refused_from_the_moment_the_file_is_there(
 
     def create_then_look(file: Path, content: bytes) -> None:
         create_whole(file, content)
-        monkeypatch.setattr(lease_module, "create_whole", create_whole)
+        monkeypatch.setattr(files, "create_whole", create_whole)
         other = threading.Thread(target=look)
         other.start()
         other.join()
@@ -76,7 +76,7 @@ def test_a_thread_is_refused_from_the_moment_the_file_is_there(
         except FolderInUseError as error:
             refused.append(str(error))
 
-    monkeypatch.setattr(lease_module, "create_whole", create_then_look)
+    monkeypatch.setattr(files, "create_whole", create_then_look)
     first = Lease(tmp_path)
     first.acquire("first")
     try:

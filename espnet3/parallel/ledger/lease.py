@@ -171,12 +171,12 @@ class Lease:
 
 def leases(folder: Path) -> list[Path]:
     """Return a folder's leases, the oldest first; the last one holds."""
-    return sorted(folder.glob("lease.*.json"), key=_number)
+    return sorted(folder.glob("lease.[0-9]*.json"), key=_number)
 
 
 def newest_lease(folder: Path) -> Path:
     """Return the lease that holds; with the number 0 it is not there."""
-    return max(folder.glob("lease.*.json"), key=_number, default=folder / "lease.0.json")
+    return [folder / "lease.0.json", *leases(folder)][-1]
 
 
 def _number(lease: Path) -> int:

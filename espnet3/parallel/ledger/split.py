@@ -146,7 +146,7 @@ class SplitWriter:
 
 LEFT, OK, FAILED = 0, 1, 2
 _BUFFER = 64 << 10  # bytes read at a time
-_OFFSET_BITS = 40  # a file of up to a terabyte, in one of up to 8 million splits
+_OFFSET_BITS = 40  # a file of up to a terabyte, one of up to 8 million
 _SHOWN = 5  # damaged lines of a file that are named
 
 # From a whole line, its number and position to its position in the present list; None leaves it out

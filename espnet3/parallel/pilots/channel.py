@@ -45,10 +45,6 @@ _GONE = 30  # seconds without a word from the other host, after which it is take
 _PROBES = 4  # in that time, once nothing has come for a third of it
 
 
-class ChannelClosedError(ConnectionError):
-    """The other end went away, in the middle of a message or between two."""
-
-
 class Message:
     """An object as it travels; one that cannot travel raises here."""
 
@@ -66,7 +62,7 @@ class Message:
 
 
 class Channel:
-    """One connected socket, which it owns; `send` and `recv` move whole objects."""
+    """One connected socket, which it owns; `send` and `recv` move whole objects, or raise an OSError: it is over."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -137,11 +133,8 @@ class Channel:
         raw = [b.raw() for b in message.buffers]
         head = [_HEAD.pack(message.size, len(raw)), *(_SIZE.pack(r.nbytes) for r in raw)]
         parts = [b"".join(head), *message.parts, *raw]
-        try:
-            for part in [b"".join(parts)] if sum(map(len, parts)) <= _SMALL else parts:
-                self.sock.sendall(part)
-        except OSError as error:
-            raise ChannelClosedError(str(error)) from error
+        for part in [b"".join(parts)] if sum(map(len, parts)) <= _SMALL else parts:
+            self.sock.sendall(part)
 
     def recv(self) -> Any:
         """Wait for one object."""
@@ -171,12 +164,9 @@ class Channel:
     def _fill(self, view: memoryview) -> None:
         at, n = 0, view.nbytes
         while at < n:
-            try:
-                got = self.sock.recv_into(view[at:])
-            except OSError as error:
-                raise ChannelClosedError(str(error)) from error
+            got = self.sock.recv_into(view[at:])
             if not got:
-                raise ChannelClosedError("the other end closed the channel")
+                raise ConnectionError("the other end closed the channel")
             at += got
 
 
@@ -222,7 +212,7 @@ def _exactly(sock: socket.socket, n: int) -> bytes:
             raise TimeoutError("the other end took too long for the handshake")
         more = sock.recv(n - len(data))
         if not more:
-            raise ChannelClosedError("the other end closed during the handshake")
+            raise ConnectionError("the other end closed during the handshake")
         data += more
     return data
 

@@ -27,7 +27,7 @@ from espnet3.parallel.engine.watch import AwakeClock, Late
 from espnet3.parallel.engine.work import BUDGET, SLACK, Chunk, Sizer, Work
 from espnet3.parallel.errors import NoWorkersError, say_where
 from espnet3.parallel.messages import brief
-from espnet3.parallel.pilots.channel import ChannelClosedError, Message
+from espnet3.parallel.pilots.channel import Message
 from espnet3.parallel.pilots.log_records import Inlet, hearing_here
 from espnet3.parallel.pilots.losses import Losses, SignsOfLife, find_late_item
 from espnet3.parallel.pilots.pool import ChangedWorkersError, RunSlots, Slot, SlotClaim
@@ -145,7 +145,7 @@ class PilotRun:
 
     def _send_end(self) -> None:
         for slot in self._claim.slots:
-            with suppress(ChannelClosedError):  # the next run that takes this slot finds out
+            with suppress(OSError):  # the next run that takes this slot finds out
                 slot.channel.send(("end", self.number))
 
     def _abandon(self) -> None:
@@ -167,7 +167,7 @@ class PilotRun:
     def _read_on(self, slot: Slot) -> None:
         try:
             message = slot.channel.recv()
-        except (ChannelClosedError, OSError):
+        except OSError:
             self._drop(slot)
         except ANYTHING:  # a result that cannot be loaded here, and is not wanted
             pass
@@ -194,7 +194,7 @@ class PilotRun:
             self._selector.register(slot, selectors.EVENT_READ)
             try:
                 slot.channel.send((*message, asked))
-            except ChannelClosedError:
+            except OSError:
                 self._drop(slot)
 
     def _may_wait(self, waited: float) -> bool:
@@ -273,7 +273,7 @@ class PilotRun:
             return
         try:
             message = slot.channel.recv()
-        except (ChannelClosedError, OSError):
+        except OSError:
             self._process_lost(slot)
             return
         except ANYTHING as error:  # a result that cannot be loaded here; its frame was read whole
@@ -461,7 +461,7 @@ class Feeder:
             return False
         try:
             slot.channel.send_message(message)
-        except ChannelClosedError:
+        except OSError:
             # it has died since; what it said before, and its end, are still to be read
             self.leave(slot)
             self._quarantined.discard(slot.hello.process)

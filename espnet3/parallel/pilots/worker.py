@@ -25,7 +25,7 @@ from espnet3.parallel.engine.pickling import Pickler, dumps
 from espnet3.parallel.engine.watch import Late, end_process, late_in
 from espnet3.parallel.env.store import setup_watch
 from espnet3.parallel.errors import ParallelError
-from espnet3.parallel.pilots.channel import SETUP, Channel, ChannelClosedError, Mark, Message, connect
+from espnet3.parallel.pilots.channel import SETUP, Channel, Mark, Message, connect
 from espnet3.parallel.pilots.log_records import Hearing, Outlet
 from espnet3.parallel.pilots.protocol import Hello, Report, RunSpec, forget, prepare, setup_report
 from espnet3.parallel.records import Policy
@@ -167,7 +167,7 @@ class Pilot:
                     return
                 getattr(self, "_on_" + message[0])(*message[1:])
                 self.busy = False
-        except (ChannelClosedError, OSError):
+        except OSError:
             self.channel.close()
             self.busy = False
             for each in list(self.calls):  # their driver cannot say any more that they have ended
@@ -199,7 +199,7 @@ class Pilot:
 
         def give_up(report: Report) -> None:
             given_up.append(report)
-            with suppress(ChannelClosedError):  # by then another worker may have ended the run
+            with suppress(OSError):  # by then another worker may have ended the run
                 self._send("setup", run_id, report)
 
         late = setup_watch(timeout, lambda text: give_up((f"on worker {self.worker}: {text}", None)))

@@ -142,11 +142,9 @@ class Channel:
         sizes = [_SIZE.unpack(self._read(_SIZE.size))[0] for _ in range(n_buffers)]
         self.received = size + sum(sizes)
         view = self._read(size)
-        buffers = []
-        for n in sizes:
-            buffer = bytearray(n)
+        buffers = [bytearray(n) for n in sizes]
+        for buffer in buffers:
             self._fill(memoryview(buffer))
-            buffers.append(buffer)
         try:
             return pickle.loads(view, buffers=buffers)
         finally:
@@ -242,15 +240,13 @@ def greet_worker(sock: socket.socket, key: bytes) -> Channel:
 
 def connect(address: Any, key: bytes, timeout: float = 5.0, tls: ssl.SSLContext | None = None) -> Channel:
     """Connect to a driver's listener and prove the key."""
-    if isinstance(address, str):
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.settimeout(timeout)
-    else:
-        sock = socket.create_connection(address, timeout)
+    is_path = isinstance(address, str)
+    sock = socket.socket(socket.AF_UNIX) if is_path else socket.create_connection(address, timeout)
     try:
-        if isinstance(address, str):
+        sock.settimeout(timeout)
+        if is_path:
             sock.connect(address)
-        if tls is not None and sock.family != socket.AF_UNIX:
+        elif tls is not None:
             sock = tls.wrap_socket(sock)
         _handshake(sock, key, b"worker", b"driver")
         sock.settimeout(None)

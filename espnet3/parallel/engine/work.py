@@ -115,15 +115,14 @@ class Work:
         self.wake: Callable[[], None] = lambda: None  # has the run that hands it out look for more at once
         self._next = 0
         self._iterator: Iterator[Any] | None = None
-        self._sums: array[float] | None = None
-        self._ended = False
+        self._sums: array[float] | None = None  # the cost of so many items, from none to all
         self._broken: Exception | None = None
         if isinstance(items, Sequence):
             self._items: Sequence[Any] = items
             self.total: int | None = len(items)
             if cost is not None:
                 self.order = array("q", sorted(range(len(items)), key=lambda i: -cost[i]))
-                self._sums = array("d", itertools.accumulate(cost[i] for i in self.order))
+                self._sums = array("d", itertools.accumulate((cost[i] for i in self.order), initial=0.0))
         else:
             self._items = ()
             self._iterator = items
@@ -134,11 +133,8 @@ class Work:
         """Work not handed out yet, in units; infinite while an iterator has not ended."""
         if self.total is None:
             return float("inf")
-        returned = sum(self.units(r) for r in self.returned)
-        if self._sums is None:
-            return self.total - self._next + returned
-        done = self._sums[self._next - 1] if self._next else 0.0
-        return (self._sums[-1] if self.total else 0.0) - done + returned
+        fresh = self.total - self._next if self._sums is None else self._sums[-1] - self._sums[self._next]
+        return fresh + sum(self.units(chunk) for chunk in self.returned)
 
     @property
     def empty(self) -> bool:
@@ -149,8 +145,7 @@ class Work:
         """Return how much work a chunk is: its cost, or its number of items."""
         if self._sums is None:
             return float(len(chunk.items))
-        end = chunk.start + len(chunk.items) - 1
-        return max(self._sums[end] - (self._sums[chunk.start - 1] if chunk.start else 0.0), 1e-12)
+        return max(self._sums[chunk.start + len(chunk.items)] - self._sums[chunk.start], 1e-12)
 
     def cap(self, most: int, chunks: int) -> int:
         """Return the most items of a chunk, where so many chunks may be out."""
@@ -187,8 +182,7 @@ class Work:
             items = self._items[at:end] if order is None else [self._items[i] for i in order[at:end]]
         self._next += len(items)
         chunk = Chunk(at, items)
-        if self._iterator is not None and self._ended:
-            self.total = self._next
+        if self._iterator is not None and self.total is not None:  # it has just ended
             part = max(1, len(items) // (2 * slots)) if slots > 1 else len(items)
             self.put_back(chunk.part(part))
             chunk = chunk.part(0, part)
@@ -198,8 +192,7 @@ class Work:
         if self._sums is None:
             count = int(min(units, most))
         else:
-            goal = (self._sums[at - 1] if at else 0.0) + units
-            count = min(bisect_left(self._sums, goal, at) - at, most)
+            count = min(bisect_left(self._sums, self._sums[at] + units, at + 1) - at - 1, most)
         return max(self.align, count // self.align * self.align)
 
     def _pull(self, count: int) -> list[Any]:
@@ -215,7 +208,7 @@ class Work:
             except Exception as error:
                 self._broken = error
             if len(items) - had < asked:
-                self._ended = True
+                self.total = self._next + len(items)
                 break
             now = time.perf_counter()
             if now - begin > _PATIENCE:

@@ -31,16 +31,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from espnet3.parallel.checks import loaded
-from espnet3.parallel.engine import pickling
-from espnet3.parallel.engine.exceptions import (
-    ANYTHING,
-    failure_of,
-    load_error,
-    may_be_cudas,
-    pickle_error,
-    spoilt_cuda,
-    text_of,
-)
+from espnet3.parallel.engine import exceptions, pickling
 from espnet3.parallel.engine.inside import THREAD
 from espnet3.parallel.engine.seeding import seeded, turn
 from espnet3.parallel.engine.watch import Report, Watch, late_in
@@ -109,7 +100,7 @@ class Block:
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel to the driver: without the steps, and with an error that may not load there."""
         names = "values", "failed", "retries", "seconds", "stop", "halved", "times"
-        return _arrive, ({name: getattr(self, name) for name in names}, pickle_error(self.error))
+        return _arrive, ({name: getattr(self, name) for name in names}, exceptions.pickle_error(self.error))
 
     def take_error(self) -> BaseException:
         """Return `error` and keep it no longer: it leads to frames that hold this block."""
@@ -119,7 +110,7 @@ class Block:
 
     def spoil(self, at: int, error: BaseException, index: Any, policy: Policy) -> bool:
         """Make a result that cannot be kept a failure of its item; return whether the run stops there."""
-        failure = failure_of(error, index, 1, self.worker, cause="result")
+        failure = exceptions.failure_of(error, index, 1, self.worker, cause="result")
         if policy.on_error == "raise":
             del self.values[at:]
             self.failed = [each for each in self.failed if each < at]
@@ -131,7 +122,7 @@ class Block:
 
 
 def _arrive(fields: dict[str, Any], raised: bytes | None) -> Block:
-    return Block(error=load_error(raised, fields["stop"]), **fields)
+    return Block(error=exceptions.load_error(raised, fields["stop"]), **fields)
 
 
 def items_in_hand() -> Sequence[Any]:
@@ -345,11 +336,12 @@ class Loop:
                 tried += 1
                 failed = self._again([item])
             if failed is not None and block.error is None:
-                failure = failure_of(failed.error, item, tried, self.worker, seconds=failed.seconds)
+                error, seconds = failed
+                failure = exceptions.failure_of(error, item, tried, self.worker, seconds=seconds)
                 if policy.on_error == "raise":
-                    if note := spoilt_cuda(failed.error):  # `parallel_*` raise it as it is
-                        add_note(failed.error, note)
-                    block.error, block.stop = failed.error, failure
+                    if note := exceptions.spoilt_cuda(error):  # `parallel_*` raise it as it is
+                        add_note(error, note)
+                    block.error, block.stop = error, failure
                 else:
                     block.failed.append(len(block.values))
                     block.values.append(failure)
@@ -398,11 +390,11 @@ class Loop:
         if error is self.call.mistake:  # a run inside an item may raise such an error, too
             self.block.error = error
         leave, at = THREAD.leave, len(self.block.values)
-        if leave is not None and (note := spoilt_cuda(error)):
+        if leave is not None and (note := exceptions.spoilt_cuda(error)):
             add_note(error, note)  # `parallel_*` raise it as it is
             try:
                 pickling.dumps(self.block.values)
-            except ANYTHING:  # results on the GPU, where the kernel of any of these items may have failed
+            except exceptions.ANYTHING:  # results on the GPU: any of these items' kernels may have failed
                 at, n = 0, at + n
             outer = None if THREAD.values is self.block.values else THREAD.values
             leave(late_in(at, n, seconds, outer, error=error))
@@ -415,7 +407,7 @@ def is_too_large(error: BaseException, policy: Policy) -> bool:
         return False
     if isinstance(error, MemoryError) or _NO_MEMORY & {kind.__name__ for kind in type(error).__mro__}:
         return True
-    return may_be_cudas(error) and any(word in text_of(error) for word in _WORDS)
+    return exceptions.may_be_cudas(error) and any(word in exceptions.text_of(error) for word in _WORDS)
 
 
 def to_lines(

@@ -332,16 +332,12 @@ class Supervisor:
         if worker.stopped or worker.over:
             self._over(worker)
             return
-        now = time.monotonic()
+        worker.failed = 0 if worker.up else worker.failed + 1
+        worker.again = time.monotonic() + _PAUSE * worker.failed
         if worker.up:
             logger.info("worker %s (pid %s) has ended; starting another", worker.name, pid)
-            worker.failed, worker.again = 0, now
-        else:
-            worker.failed += 1
-            worker.failure = worker.failure or (
-                f"worker {worker.name} did not start: its process {end} while it was starting"
-            )
-            worker.again = now + _PAUSE * worker.failed
+        elif not worker.failure:
+            worker.failure = f"worker {worker.name} did not start: its process {end} while it was starting"
         if worker.failed >= _STARTS:
             worker.given_up, worker.again = True, None
             logger.error(

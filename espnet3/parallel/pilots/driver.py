@@ -221,15 +221,15 @@ class PilotRun:
         alone = not self._claim.shared(process)
         for each in lost:
             self._drop(each)
-        if any(s.flying for s in lost) and (process not in self._dead or not pid):
-            self._dead.add(process)
-            self.tally.deaths += 1
-            self.tally.went.append((slot.hello.worker, time.time()))
-            self._seen.discard(slot.hello.process)
         if pid and self.slots.end_of(*process) is None:
             self.slots.kill_worker(*process)  # alive without its channel it would never be replaced
-        if any(s.flying for s in lost):
-            self._losses.add(lost, alone)
+        if held := [s for s in lost if s.flying]:
+            self._losses.add(held, alone)
+            if process not in self._dead or not pid:
+                self._dead.add(process)
+                self.tally.deaths += 1
+                self.tally.went.append((slot.hello.worker, time.time()))
+                self._seen.discard(process)
 
     def _drop(self, slot: Slot) -> None:
         self._selector.unregister(slot)
@@ -387,9 +387,8 @@ class Feeder:
 
     def leave(self, slot: Slot) -> None:
         """Hand out nothing more to a slot; what it holds may still come back."""
-        since = self.ready.pop(slot, None)
-        if since is not None:
-            self.present += time.perf_counter() - since
+        now = time.perf_counter()
+        self.present += now - self.ready.pop(slot, now)
 
     def came_back(self, slot: Slot) -> Chunk:
         """Take the answered chunk off a slot."""

@@ -56,8 +56,8 @@ class Losses:
     excused: Counter[int] = field(default_factory=Counter)  # ends of jobs, by the start of the chunk in hand
 
     def add(self, slots: list[Slot], alone: bool) -> None:
-        """Take the slots of a lost process; `alone`: the process had no item of another run."""
-        self.undecided.append(([slot for slot in slots if slot.flying], alone, time.monotonic()))
+        """Take the slots of a lost process that held chunks; `alone`: the process had no item of another run."""
+        self.undecided.append((slots, alone, time.monotonic()))
 
     def add_in_setup(self, slot: Slot) -> None:
         """Note a worker that died while it built the env."""
@@ -154,9 +154,6 @@ class Losses:
         return slot.mark.within(self.run.number, chunk.start, chunk.items) or (0, 0)
 
     def _in_progress(self, chunk: Chunk, at: int, n: int) -> Chunk:
-        if n == 0:
-            self.run.work.put_back(chunk)
-            return chunk.part(0, 0)
         before = chunk.part(0, at)
         before.charges = Charges()  # it was done and the worker lived on
         self.run.work.put_back(before)
@@ -200,9 +197,8 @@ class SignsOfLife:
         found: list[tuple[Slot, float]] = []
         before, self._signs = self._signs, {}
         for process, slot in {slot.hello.process: slot for slot in slots if slot.hello.pid}.items():
-            host, pid = process
-            here = host == socket.gethostname()
-            sign = sign_of(pid) if here else self._last_heard(slot.hello.address)
+            here = slot.hello.host == socket.gethostname()
+            sign = sign_of(slot.hello.pid) if here else self._last_heard(slot.hello.address)
             last, since = before.get(process, (None, now))
             self._signs[process] = (sign, since if sign == last else now)
             if sign == last and now - since > self._limit:

@@ -59,10 +59,8 @@ def own_processes(config: ParallelConfig) -> bool:
 
 def without_dask(config: ParallelConfig) -> bool:
     """Return whether a block's workers can do without Dask: on this machine, without options of Dask's own."""
-    ours, options = {*WITHOUT_DASK, GPU_VARIABLE}, config.options
-    return own_processes(config) and all(
-        name in ours or (name == "dashboard_address" and options[name] is None) for name in options
-    )
+    given = {name for name, value in config.options.items() if (name, value) != ("dashboard_address", None)}
+    return own_processes(config) and given <= WITHOUT_DASK | {GPU_VARIABLE}
 
 
 # glibc gives memory back to the kernel and takes it again for every large result; both

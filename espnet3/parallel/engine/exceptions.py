@@ -145,12 +145,12 @@ class _Bare:
 
     def __reduce__(self) -> Any:
         args = tuple(_plain(arg) for arg in self.error.args)
-        attributes = {name: value for name, value in vars(self.error).items() if _travels(value)}
+        attributes = {name: value for name, value in vars(self.error).items() if travels(value)}
         return _without_constructor, (type(self.error), args, attributes)
 
 
 def _plain(value: Any) -> Any:
-    if _travels(value):
+    if travels(value):
         return value
     if isinstance(value, BaseException):
         return _Bare(value)
@@ -159,7 +159,8 @@ def _plain(value: Any) -> Any:
     return brief(value, 500)
 
 
-def _travels(value: Any) -> bool:
+def travels(value: Any) -> bool:
+    """Return whether a value can be pickled, and loaded again."""
     try:
         pickle.loads(pickling.dumps(value))  # many exceptions can be pickled and not loaded
     except ANYTHING:

@@ -12,7 +12,7 @@ from typing import Any
 
 from espnet3.parallel.dask_compat import pickled_as_by_dask
 from espnet3.parallel.engine import pickling
-from espnet3.parallel.engine.exceptions import RemoteTraceback, describe_error, pickle_error
+from espnet3.parallel.engine.exceptions import RemoteTraceback, describe_error, pickle_error, travels
 from espnet3.parallel.env.injection import bind, name_of
 from espnet3.parallel.env.store import ENVS, SetupFn
 from espnet3.parallel.errors import SignatureError, WorkerSetupError, add_note
@@ -185,9 +185,6 @@ def _unpack(blob: bytes) -> BaseException:
 def portable_setup_error(error: WorkerSetupError) -> WorkerSetupError:
     """Return an error without the cause, where that cannot be pickled; the message holds it in words."""
     copy = type(error)(*error.args)
-    try:
-        pickle.loads(pickling.dumps(error.__cause__))
-    except Exception:  # user classes may raise anything while being pickled
-        return copy
-    copy.__cause__ = error.__cause__
+    if travels(error.__cause__):
+        copy.__cause__ = error.__cause__
     return copy

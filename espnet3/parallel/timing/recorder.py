@@ -119,13 +119,9 @@ class TimesRecorder:
         begin = now - block.seconds
         share = max(1.0, max(self.sharing, len(self._open)) / _MANY)
         period = max(_LEAST, (now - self._begin) * share / _RECORDS)
-        record = self._open.get(worker)
-        # it was idle, which is not smeared over its work
-        if record is not None and begin - record.end > period:
-            self._close(worker)
-            record = None
-        if record is None:
-            record = self._open[worker] = _Record(begin=begin, end=now)
+        if worker in self._open and begin - self._open[worker].end > period:
+            self._close(worker)  # it was idle, which is not smeared over its work
+        record = self._open[worker] = self._open.get(worker) or _Record(begin=begin, end=now)
         record.end = max(record.end, now)
         record.busy += block.seconds
         record.items += len(block.values)

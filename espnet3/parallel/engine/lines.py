@@ -39,9 +39,8 @@ class LineStream:
 
     def pass_on(self) -> None:
         """Pass on what this thread has begun, as a line."""
-        begun = self._begun.pop(threading.get_ident(), "")
-        if begun and not self._emit(self.stream, f"{begun}\n"):
-            self.stream.write(f"{begun}\n")
+        if threading.get_ident() in self._begun:
+            self.write("\n")
 
     def pass_on_all(self) -> None:
         """Pass on what any thread has begun, as lines."""

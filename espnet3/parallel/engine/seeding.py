@@ -61,8 +61,7 @@ def seed_all(value: int) -> None:
 
 
 class _SeedAfterImport:
-    def __init__(self) -> None:
-        self.value = 0
+    value = 0
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -113,8 +113,7 @@ class Watch:
         elif now - self.since > self.limit:
             frame = sys._current_frames().get(self.thread)
             stack = "" if frame is None else stack_text(frame, ("espnet3.parallel.engine.",))[-_STACK:]
-            at, n = len(loop.block.values), loop.at_once
-            return late_in(at, n, now - self.since, self.outer, stack)
+            return late_in(len(loop.block.values), loop.at_once, now - self.since, self.outer, stack)
         if not loop.ended and time.perf_counter() - loop.began > _LONGEST_STEP:
             loop.end_step()
         return None

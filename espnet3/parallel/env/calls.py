@@ -145,10 +145,8 @@ def call_text(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     return f"{name_of(func)}({', '.join(given)})"
 
 
-# --- exceptions that Dask alone would lose ---------------------------------------------------------
-
-
 def _survives(error: BaseException) -> bool:
+    # else Dask alone would lose it, or its notes
     if not isinstance(error, Exception):  # SystemExit ends the event loop that gathers it
         return False
     try:

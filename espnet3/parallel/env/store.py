@@ -262,8 +262,7 @@ def setup_timeout_message(timeout: float, frame: FrameType | None) -> str:
     )
 
 
-# --- the variable by which code tells the workers apart, wherever it runs ---
-
+# the variable by which code tells the workers apart, wherever it runs:
 # in a Dask worker its id, in a detached job its first shard; not set where the driver runs items itself
 _NAME = "DASK_WORKER_ID"
 

@@ -196,9 +196,6 @@ class TlsChannel(Channel):
         return self.sock.fileno() < 0 or bool(self._gone.poll(0))
 
 
-# --- both ends prove that they hold the key, before anything is unpickled -------------------------
-
-
 def _proof(key: bytes, who: bytes, theirs: bytes, mine: bytes) -> bytes:
     return hmac.new(key, who + theirs + mine, hashlib.sha256).digest()
 
@@ -270,8 +267,6 @@ def worker_context(
         context.set_ciphers(ciphers)
     return context
 
-
-# --- the mark: which items a slot is inside --------------------------------------------------------
 
 _PAGE = struct.Struct("=qqqqd")
 _CHUNK, _STEP = struct.Struct("=qq"), struct.Struct("=qqd")

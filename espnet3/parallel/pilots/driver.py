@@ -134,8 +134,6 @@ class PilotRun:
             while source in self._claim.slots and source.channel.buffered():
                 self._read(source)
 
-    # --- workers come and go ---
-
     def _close_claim(self) -> None:
         self._send_end()
         for slot in list(self._feeder.ready):
@@ -265,8 +263,6 @@ class PilotRun:
             block = Block(values=[failure], failed=[0], loss=loss)
         block.retries = max(0, chunk.charges.late - (loss is not None and loss.seconds is not None))
         self._out.append((chunk, block))
-
-    # --- messages up ---
 
     def _read(self, slot: Slot) -> None:
         if slot not in self._claim.slots:  # lost while handling an earlier event of the same round

@@ -78,9 +78,6 @@ def _file_of(name: str, bar: bool = False) -> tuple[int, int] | None:
         return None
 
 
-# --- the worker's side ----------------------------------------------------------------------------
-
-
 _SENT = deque[float](maxlen=MOST)  # when the last records and lines were taken
 _OPEN: dict[int, Outlet] = {}  # by the thread that runs items
 
@@ -241,9 +238,6 @@ def _has_handler(logger: logging.Logger | None) -> bool:
 
 # a child that an item forks has the slot's channel, but not the threads that use it
 os.register_at_fork(after_in_child=_OPEN.clear)
-
-
-# --- the driver's side ----------------------------------------------------------------------------
 
 
 class Inlet:

@@ -33,8 +33,6 @@ _OUTLIVED = 0.2  # seconds by which a node outlives a process that was not kille
 _ATTEMPTS, _PAUSE = 4, 0.5  # at giving the workers their plugin, and seconds between them
 _UNREACHED = 5.0  # seconds after which workers that are there and do not connect are taken to be unable to
 
-# --- on a worker ---
-
 
 class PilotHost(WorkerPlugin):
     """Has items of one driver run beside this worker: in a process of ours, with a slot for each of its threads.
@@ -122,8 +120,6 @@ def _tls_files(worker: Any) -> dict[str, str | None]:
     files = worker.security.get_tls_config_for_role("worker")
     return {name: on_disk(name, text) for name, text in files.items()}
 
-
-# --- in the driver ---
 
 _POOLS: weakref.WeakKeyDictionary[Any, Pool] = weakref.WeakKeyDictionary()
 

@@ -31,8 +31,6 @@ from espnet3.parallel.pilots.worker import Pilot, Slots
 _READ = 1 << 20  # bytes of an answer that are read at a time
 _calls: defaultdict[str, dict[int, Any]] = defaultdict(dict)  # of a worker's process, by pool and run
 
-# --- on a worker ---
-
 
 class _TaskPilot(Pilot):
     end = staticmethod(lambda: None)
@@ -88,9 +86,6 @@ async def forget_run(pool: str, run_id: int) -> None:
     _, spec = _calls[pool].pop(run_id, (None, None))
     if spec is not None:
         forget(spec)
-
-
-# --- in the driver ---
 
 
 class TaskSlots:

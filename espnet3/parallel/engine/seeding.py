@@ -18,6 +18,13 @@ from typing import Any
 
 from espnet3.parallel.checks import loaded
 
+# random, numpy.random and torch have one state per process
+_TURNS = threading.RLock()  # re-entrant: an item may start a seeded run of its own
+_SEEDERS: dict[str, Callable[[Any, int], Any]] = {
+    "numpy": lambda numpy, value: numpy.random.seed(value & 0xFFFFFFFF),
+    "torch": lambda torch, value: torch.manual_seed(value & 0x7FFFFFFFFFFFFFFF),
+}
+
 
 def item_seed(seed: int, index: Any) -> int:
     """Return a 64-bit seed from (seed, index) that depends on nothing else.
@@ -37,19 +44,9 @@ def item_seed(seed: int, index: Any) -> int:
     return int.from_bytes(digest, "big")
 
 
-# random, numpy.random and torch have one state per process
-_TURNS = threading.RLock()  # re-entrant: an item may start a seeded run of its own
-
-
 def turn(seed: int | None) -> AbstractContextManager[Any]:
     """Return a block that one thread of a process at a time may be in; with no seed, any."""
     return nullcontext() if seed is None else _TURNS
-
-
-_SEEDERS: dict[str, Callable[[Any, int], Any]] = {
-    "numpy": lambda numpy, value: numpy.random.seed(value & 0xFFFFFFFF),
-    "torch": lambda torch, value: torch.manual_seed(value & 0x7FFFFFFFFFFFFFFF),
-}
 
 
 def seed_all(value: int) -> None:

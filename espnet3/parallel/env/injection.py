@@ -14,6 +14,10 @@ from typing import Any
 from espnet3.parallel.errors import EnvConflictError, SignatureError
 from espnet3.parallel.messages import counted
 
+# options of `run` that are tried with other functions, too
+_OF_RUN = ("n_workers", "parallel", "output_dir", "on_error", "max_retries", "seed", "progress")
+_of_builtin = functools.lru_cache(maxsize=32)(inspect.signature)  # parsing their text takes 0.3 ms
+
 
 def name_of(func: Any) -> str:
     """Return a function's name for messages; of a partial, that of its function, of an object, its class."""
@@ -27,11 +31,6 @@ def name_of(func: Any) -> str:
         if has and isinstance(found := getattr(func, name), str):
             return found
     return type(func).__qualname__
-
-
-# options that are tried with other functions, too
-_OF_RUN = ("n_workers", "parallel", "output_dir", "on_error", "max_retries", "seed", "progress")
-_of_builtin = functools.lru_cache(maxsize=32)(inspect.signature)  # parsing their text takes 0.3 ms
 
 
 def bind(

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 SetupFn = Callable[[], dict[str, Any]]
 
 _MOST_PAUSE = 0.25  # seconds between two looks at the time
+# the variable by which code tells the workers apart, wherever it runs: in a Dask worker its id, in a detached job its
+# first shard; not set where the driver runs items itself
+_NAME = "DASK_WORKER_ID"
 _BORROWED = 4  # envs of `parallel_submit` that a process keeps: a program has one or two, and they are large
 
 
@@ -260,11 +263,6 @@ def setup_timeout_message(timeout: float, frame: FrameType | None) -> str:
         f"the env was not built within setup_timeout = {timeout:g} s (raise it in the `parallel` block "
         f"if loading really takes longer); at {time.strftime('%H:%M:%S')} the provider was here:\n\n{stack}"
     )
-
-
-# the variable by which code tells the workers apart, wherever it runs:
-# in a Dask worker its id, in a detached job its first shard; not set where the driver runs items itself
-_NAME = "DASK_WORKER_ID"
 
 
 def name_worker(worker: object) -> None:

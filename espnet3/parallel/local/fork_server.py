@@ -40,6 +40,11 @@ _KEPT: dict[str, Callable[[Any], bool]] = {
     "processes": lambda value: value is False,
     "silence_logs": lambda value: True,  # about Dask's own log lines, of which there are none
 }
+# glibc gives memory back to the kernel and takes it again for every large result; both
+# thresholds must be raised together (either alone turns the other's adaptive rule off)
+_MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(64 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
+# one worker a core: a BLAS or OpenMP pool in each of them would only fight the others
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def alone(config: ParallelConfig) -> bool:
@@ -61,13 +66,6 @@ def without_dask(config: ParallelConfig) -> bool:
     """Return whether a block's workers can do without Dask: on this machine, without options of Dask's own."""
     given = {name for name, value in config.options.items() if (name, value) != ("dashboard_address", None)}
     return own_processes(config) and given <= WITHOUT_DASK | {GPU_VARIABLE}
-
-
-# glibc gives memory back to the kernel and takes it again for every large result; both
-# thresholds must be raised together (either alone turns the other's adaptive rule off)
-_MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(64 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
-# one worker a core: a BLAS or OpenMP pool in each of them would only fight the others
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class ForkServer:

@@ -43,6 +43,11 @@ _KEEP = 64 << 20  # a receive buffer larger than this is given back after use
 _NONCE = 32
 _GONE = 30  # seconds without a word from the other host, after which it is taken to be gone: as long as Dask waits
 _PROBES = 4  # in that time, once nothing has come for a third of it
+_PAGE = struct.Struct("=qqqqd")  # a mark, an `InFlight`; its parts
+_CHUNK, _STEP = struct.Struct("=qq"), struct.Struct("=qqd")
+_pack_step, _monotonic = _STEP.pack_into, time.monotonic
+_ALL = -1  # items of a mark: the whole chunk, on its way in or out
+SETUP = -1  # start of its chunk: none yet, the run's env is being built
 
 
 class Message:
@@ -266,13 +271,6 @@ def worker_context(
     if ciphers:
         context.set_ciphers(ciphers)
     return context
-
-
-_PAGE = struct.Struct("=qqqqd")
-_CHUNK, _STEP = struct.Struct("=qq"), struct.Struct("=qqd")
-_pack_step, _monotonic = _STEP.pack_into, time.monotonic
-_ALL = -1  # items: the whole chunk, on its way in or out
-SETUP = -1  # start of the chunk: none yet, the run's env is being built
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ _FEW = 64  # items that one slot may well have done before all others have heard
 _FIRST = 0.003  # seconds that it has for its next word
 _FINISHING = 0.1  # seconds that an item may still take when its run is given up
 _UNREACHED = 0.5  # seconds without a slot after which workers may be unable to reach us
+_AHEAD = 48 << 10  # bytes of chunks sent to a busy worker: they must fit in the socket's buffer (see _send)
 
 
 @dataclass(eq=False)
@@ -363,9 +364,6 @@ class PilotRun:
         say_where(error, note)
         failure = replace(failure, index=index, message=f"{failure.message}\n{note}")
         self.finish(chunk, failure, error)
-
-
-_AHEAD = 48 << 10  # bytes of chunks sent to a busy worker: they must fit in the socket's buffer (see _send)
 
 
 class Feeder:

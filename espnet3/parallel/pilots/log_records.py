@@ -38,6 +38,9 @@ _STREAMS = ("stdout", "stderr")
 _PRINTED = "printed"  # the key of a line in place of a record: its stream
 # records of Dask and of this package go where they always went
 _OURS = ("distributed.", "dask.", "tornado.", "bokeh.", "espnet3.parallel.")
+_SENT = deque[float](maxlen=MOST)  # when the last records and lines were taken
+_OPEN: dict[int, Outlet] = {}  # by the thread that runs items
+_call_handlers, _basic_config = logging.Logger.callHandlers, logging.basicConfig
 
 
 @dataclass(frozen=True)  # with slots it would be pickled in Python, for each run
@@ -76,10 +79,6 @@ def _file_of(name: str, bar: bool = False) -> tuple[int, int] | None:
         return None if bar and stream.isatty() else (status.st_dev, status.st_ino)
     except (OSError, ValueError):  # it is closed
         return None
-
-
-_SENT = deque[float](maxlen=MOST)  # when the last records and lines were taken
-_OPEN: dict[int, Outlet] = {}  # by the thread that runs items
 
 
 def _is_too_much() -> bool:
@@ -206,9 +205,6 @@ def _current() -> Outlet | None:
 def _printed(name: str, stream: Any, text: str) -> bool:
     outlet = _current()
     return outlet is not None and outlet.put_lines(name, text)
-
-
-_call_handlers, _basic_config = logging.Logger.callHandlers, logging.basicConfig
 
 
 def _relay_or_handle(logger: logging.Logger, record: logging.LogRecord) -> None:

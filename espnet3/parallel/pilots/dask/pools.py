@@ -32,6 +32,7 @@ from espnet3.parallel.surroundings import surroundings
 _OUTLIVED = 0.2  # seconds by which a node outlives a process that was not killed with the whole job
 _ATTEMPTS, _PAUSE = 4, 0.5  # at giving the workers their plugin, and seconds between them
 _UNREACHED = 5.0  # seconds after which workers that are there and do not connect are taken to be unable to
+_POOLS: weakref.WeakKeyDictionary[Any, Pool] = weakref.WeakKeyDictionary()  # by their clients
 
 
 class PilotHost(WorkerPlugin):
@@ -119,9 +120,6 @@ def _tls_files(worker: Any) -> dict[str, str | None]:
 
     files = worker.security.get_tls_config_for_role("worker")
     return {name: on_disk(name, text) for name, text in files.items()}
-
-
-_POOLS: weakref.WeakKeyDictionary[Any, Pool] = weakref.WeakKeyDictionary()
 
 
 def let_go(descriptors: Iterable[int]) -> None:

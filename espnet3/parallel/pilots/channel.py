@@ -83,8 +83,7 @@ class Channel:
         self.received = 0  # bytes of the last message
         self.trip = 0.0  # seconds to another host and back, as it connected; of this host, however busy, 0
         self._inbox = bytearray(_FIRST)
-        self._poll = select.poll()
-        self._poll.register(sock, select.POLLIN)
+        self._fd = sock.fileno()
 
     def fileno(self) -> int:
         """Return the socket's descriptor, so that selectors take a channel."""
@@ -110,12 +109,15 @@ class Channel:
 
     def readable(self) -> bool:
         """Return whether `recv` would find a message or the end without waiting."""
-        return bool(self._poll.poll(0))
+        return self._polled(select.POLLIN)
 
     def writable(self) -> bool:
         """Return whether a short message can be sent without waiting for the other end to read."""
+        return self._polled(select.POLLOUT)
+
+    def _polled(self, event: int) -> bool:
         poll = select.poll()
-        poll.register(self.sock, select.POLLOUT)
+        poll.register(self._fd, event)
         return bool(poll.poll(0))
 
     def buffered(self) -> bool:
@@ -183,11 +185,6 @@ class TlsChannel(Channel):
 
     sock: ssl.SSLSocket
 
-    def __init__(self, sock: ssl.SSLSocket) -> None:
-        super().__init__(sock)
-        self._gone = select.poll()
-        self._gone.register(sock, select.POLLRDHUP)
-
     def readable(self) -> bool:
         """Return what the base does, with what is decrypted already."""
         return self.buffered() or super().readable()
@@ -198,7 +195,7 @@ class TlsChannel(Channel):
 
     def at_end(self) -> bool:
         """Return whether the other end is gone; what is left to read is known only once it is decrypted."""
-        return self.sock.fileno() < 0 or bool(self._gone.poll(0))
+        return self.sock.fileno() < 0 or self._polled(select.POLLRDHUP)
 
 
 def _proof(key: bytes, who: bytes, theirs: bytes, mine: bytes) -> bytes:

@@ -177,8 +177,6 @@ class Pilot:
                 traceback.print_exc()
             self.channel.close()
             self.end()
-        finally:
-            self.busy = False
 
     def _send(self, what: str, run_id: int, *more: Any) -> None:
         with self._send_lock:
@@ -231,9 +229,8 @@ class Pilot:
     def _on_chunk(
         self, run_id: int, items: Any, start: int, singly: bool, positions: Any, budget: float
     ) -> None:
-        if run_id not in self.calls:  # its setup failed; the driver knows
-            return
-        if self.inbox and self._has_end(run_id):  # it was sent ahead, and is no longer wanted
+        # its setup failed, which the driver knows; or it was sent ahead, and is no longer wanted
+        if run_id not in self.calls or self._has_end(run_id):
             return
         call, spec = self.calls[run_id]
 

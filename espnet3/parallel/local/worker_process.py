@@ -80,7 +80,7 @@ def _serve_slots(sock: socket.socket, boot: dict[str, Any]) -> None:
     poller = select.poll()
     poller.register(sock, select.POLLIN)
     while not poller.poll(_WAKE_UP):
-        if node is not None and slots.closed:
+        if node is not None and not slots.n_open:
             if slots.unreached:
                 logging.getLogger(__name__).warning("worker %s ends: %s", boot["name"], slots.unreached)
             _send(sock, {"error": slots.unreached} if slots.unreached else {"over": True})

@@ -61,7 +61,7 @@ class Slots:
         # threads are inside user code at once, so that an env is as private as the user asked for
         self.permits = threading.Semaphore(self.hello.threads)
         self._pilots: set[Pilot] = set()
-        self._open = 0
+        self.n_open = 0  # slots; at the end none: the driver is gone, or out of reach
         self._lock = threading.Lock()
 
     def open(self) -> None:
@@ -73,13 +73,8 @@ class Slots:
     def keep_one_free(self) -> None:
         """Start another slot where each has a run: one that begins meanwhile gets slots of its own."""
         with self._lock:
-            if 0 < self._open == sum(pilot.in_run for pilot in self._pilots):
+            if 0 < self.n_open == sum(pilot.in_run for pilot in self._pilots):
                 self._start()
-
-    @property
-    def closed(self) -> bool:
-        """Whether every slot has ended: the driver is gone, or out of reach."""
-        return not self._open
 
     def is_needed(self) -> bool:
         """Return whether the driver waits for a chunk that was in hand when it began to leave."""
@@ -95,7 +90,7 @@ class Slots:
 
     def _start(self) -> None:
         threading.Thread(target=self._slot, name="pilot", daemon=True).start()
-        self._open += 1
+        self.n_open += 1
 
     def _connect(self, hello: Hello) -> Channel | str:
         for attempt in range(1, _ATTEMPTS + 1):
@@ -128,7 +123,7 @@ class Slots:
                 with self._lock:
                     self._pilots.discard(pilot)
         with self._lock:
-            self._open -= 1
+            self.n_open -= 1
 
 
 @dataclass(eq=False)
@@ -311,6 +306,4 @@ class Pilot:
             return Message(answer, Pickler)
 
     def _on_end(self, run_id: int) -> None:
-        _, spec = self.calls.pop(run_id, (None, None))
-        if spec is not None:
-            forget(spec)
+        forget(self.calls.pop(run_id, (None, None))[1])

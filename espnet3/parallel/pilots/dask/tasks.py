@@ -83,9 +83,7 @@ def run_task(pool: str, run: tuple[Any, ...], chunk: tuple[Any, ...]) -> bytes:
 
 async def forget_run(pool: str, run_id: int) -> None:
     """Forget a run in this worker's process (a coroutine: `Client.run` waits for anything else)."""
-    _, spec = _calls[pool].pop(run_id, (None, None))
-    if spec is not None:
-        forget(spec)
+    forget(_calls[pool].pop(run_id, (None, None))[1])
 
 
 class TaskSlots:

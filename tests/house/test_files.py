@@ -13,9 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # of `espnet3/parallel` together are never more. A room is what begins with one of its paths, and with none of another
 # room's that says more.
 BUDGET: list[tuple[int, list[str]]] = [
-    (1_967, ["espnet3/parallel/"]),
+    (1_933, ["espnet3/parallel/"]),
     (
-        2_447,
+        2_391,
         [
             "espnet3/parallel/config.py",
             "espnet3/parallel/checks.py",
@@ -23,13 +23,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/arguments.py",
         ],
     ),
-    (2_001, ["espnet3/parallel/provenance/"]),
-    (2_607, ["espnet3/parallel/ledger/"]),
-    (2_475, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
-    (2_262, ["espnet3/parallel/pilots/"]),
-    (1_018, ["espnet3/parallel/local/"]),
+    (2_015, ["espnet3/parallel/provenance/"]),
+    (2_552, ["espnet3/parallel/ledger/"]),
+    (2_447, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
+    (2_206, ["espnet3/parallel/pilots/"]),
+    (1_005, ["espnet3/parallel/local/"]),
     (
-        3_681,
+        3_569,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",
@@ -43,13 +43,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/calls/background.py",
         ],
     ),
-    (4_870, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
-    (1_757, ["espnet3/parallel/runner/"]),
-    (1_667, ["espnet3/parallel/views/"]),
-    (720, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
+    (4_767, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
+    (1_686, ["espnet3/parallel/runner/"]),
+    (1_620, ["espnet3/parallel/views/"]),
+    (698, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_553, ["espnet3_parallel/"]),
     (4_948, ["espnet3/components/", "espnet3/systems/"]),
-    (41_190, ["tests/"]),
+    (41_225, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

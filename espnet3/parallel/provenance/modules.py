@@ -8,7 +8,7 @@ import os
 import site
 import sys
 import sysconfig
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from itertools import accumulate
 from types import CodeType, FunctionType, ModuleType
@@ -142,19 +142,33 @@ def locate(module: str) -> dict[str, str]:
     Of an installed package, the `__init__` alone.
     """
     files: dict[str, str] = {}
-    folders: Any = None
     for name in accumulate(module.split("."), "{}.{}".format):
-        if (live := sys.modules.get(name)) is not None:
-            file, folders = own_attribute(live, "__file__"), own_attribute(live, "__path__")
-        elif (spec := _spec(name, folders)) is not None:
-            file, folders = spec.origin if spec.has_location else None, spec.submodule_search_locations
-        else:
-            break
+        file, folders = _place(name)
         if isinstance(file, str):
             files[name] = os.path.abspath(file)
         if not folders or (name in files and not is_own(files[name])):
             break
     return files
+
+
+@functools.cache
+def _place(name: str) -> tuple[Any, Any]:
+    # a module's file, and the folders of a package
+    if (live := sys.modules.get(name)) is not None:
+        return own_attribute(live, "__file__"), own_attribute(live, "__path__")
+    above, _, last = name.rpartition(".")
+    try:  # in a package by its last name alone: that need not be loaded
+        spec = PathFinder.find_spec(last, _place(above)[1]) if above else find_spec(name or ".")
+    except (ImportError, ValueError, AttributeError):  # of a finder that refuses the name
+        spec = None
+    origin = spec.origin if spec is not None and spec.has_location else None
+    return origin, None if spec is None else spec.submodule_search_locations
+
+
+def look_again() -> None:
+    """Forget where modules were: the program may have changed that."""
+    for known in (locate, _place, names_in):
+        known.cache_clear()
 
 
 @functools.cache
@@ -170,15 +184,6 @@ def names_in(folder: str) -> list[str]:
 def script() -> str:
     """Return the real path of the script that this process runs, or ""."""
     return real(file_of(MAIN[0]) or "")
-
-
-def _spec(name: str, folders: Any) -> ModuleSpec | None:
-    try:
-        if folders is not None:  # by its last name alone: the package it is in need not be loaded
-            return PathFinder.find_spec(name.rpartition(".")[2], folders)
-        return find_spec(name) if name else None
-    except (ImportError, ValueError, AttributeError):  # of a finder that refuses the name
-        return None
 
 
 def absolute(module: str, level: int, package: str) -> str:

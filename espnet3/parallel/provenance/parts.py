@@ -47,6 +47,7 @@ Code = dict[str, dict[str, Any]]
 _HAD: dict[tuple[ModuleType, str], set[str]] = {}
 
 
+@lru_cache(maxsize=1 << 12)
 def packed(text: bytes) -> str:
     """Return a file's text as `run.json` holds it, with how Python treats `assert` in it."""
     return f"{sys.flags.optimize}{b64encode(zlib.compress(text, 1)).decode()}"

@@ -114,8 +114,7 @@ def _hashes(code: Code) -> list[tuple[str, str, str, str]]:
 
 
 def _as_it_is(roots: list[Any], config: Any, compared: Any) -> tuple[Code, set[str]]:
-    locate.cache_clear()  # nothing is imported from here on
-    modules.names_in.cache_clear()
+    modules.look_again()  # nothing is imported from here on
     _own_module.cache_clear()
     reach = _Reach(roots, compared)
     reach.said = _texts_in(config)
@@ -248,21 +247,24 @@ class _Reach(Content):
     def _changed(self, called: Set[str]) -> dict[int, set[str]]:
         # by the identity of a module's names: the variables that are changed by code that runs with the items, or only
         # read by methods that do not run and change them
-        found, names = defaultdict[int, set[str]](set), self._mentioned | called
-        readers, left = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
+        found, names = defaultdict[int, set[str]](set), (self._mentioned | called) - _MAKERS
+        left, read = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
         for function, method in self._functions.values():
-            code, world = function.__code__, function.__globals__
-            readers.update((id(world), name) for name in facts_of(code).reads)
-            bound, filled = changed_in(code)
+            world, (bound, filled) = function.__globals__, changed_in(function.__code__)
             # of another class `add` may be anything
             changed = bound | {name for name in filled if type(world.get(name)) in _CACHES}
             is_special = method[:2] == method[-2:] == "__" and method not in _MAKERS
-            if not method or is_special or method in names - _MAKERS:
+            if not method or is_special or method in names:
                 found[id(world)] |= changed
             else:
                 left.update((id(world), name) for name in changed)
-        for (at, name), times in left.items():
-            found[at] |= {name} if readers[at, name] == times else set()
+        there = {name for _, name in left}
+        for function, _ in self._functions.values() if there else ():
+            read.update(
+                (id(function.__globals__), name) for name in facts_of(function.__code__).reads & there
+            )
+        for at, name in [one for one, times in left.items() if read[one] == times]:
+            found[at].add(name)
         return found
 
     def _may_matter(self, owner: Any, name: str) -> bool:

@@ -336,12 +336,12 @@ class Loop:
                 tried += 1
                 failed = self._again([item])
             if failed is not None and block.error is None:
-                error, seconds = failed
-                failure = exceptions.failure_of(error, item, tried, self.worker, seconds=seconds)
+                took = failed.seconds
+                failure = exceptions.failure_of(failed.error, item, tried, self.worker, seconds=took)
                 if policy.on_error == "raise":
-                    if note := exceptions.spoilt_cuda(error):  # `parallel_*` raise it as it is
-                        add_note(error, note)
-                    block.error, block.stop = error, failure
+                    if note := exceptions.spoilt_cuda(failed.error):  # `parallel_*` raise it as it is
+                        add_note(failed.error, note)
+                    block.error, block.stop = failed.error, failure
                 else:
                     block.failed.append(len(block.values))
                     block.values.append(failure)

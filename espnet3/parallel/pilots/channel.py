@@ -255,9 +255,7 @@ def connect(address: Any, key: bytes, timeout: float = 5.0, tls: ssl.SSLContext 
     return TlsChannel(sock) if _is_encrypted(sock) else Channel(sock)
 
 
-def worker_context(
-    ca_file: str, cert: str, key: str | None = None, ciphers: str | None = None
-) -> ssl.SSLContext:
+def worker_context(ca_file: str, cert: str, key: str | None, ciphers: str | None) -> ssl.SSLContext:
     """Return the context of Dask's `Security` for a worker, from the same files."""
     import ssl
 

@@ -117,6 +117,7 @@ class Content:
         self.compared: Any = None  # returns what counts of a variable: nothing, or one value
         self._module_name = module_name
         self._lenient = lenient  # any value without content drops out
+        self._modes: set[str] = set()  # attributes of layers of torch that do not count
         self._come_later: set[str] = set()  # modules whose functions and classes are missing as a run begins
         # by identity: in which order objects were met, since a part may be met again in itself or elsewhere
         self._met: dict[int, tuple[int, Any]] = {}
@@ -247,6 +248,7 @@ class Content:
             users = [*filter(is_users, kind.__mro__)]
             self._classes[id(kind)] = self._of(kind, place), users, names, _uncounted(kind), kind
         digest, users, names, out, _ = self._classes[id(kind)]
+        out = out | self._modes if OF_LAYERS in names else out
         if names & _NOTHING or (self._lenient and names & _ONCE):
             return _digest("nothing", digest if users else kind.__qualname__.encode())
         attributes = attributes_of(value)

@@ -192,7 +192,9 @@ class _Reach(Content):
     def result(self, called: Set[str]) -> Code:
         """Return what was reached; `called` are the methods that this layer calls."""
         self._come_later = self._later - self._at_start()
-        self._known = {} if self._come_later else self._known
+        if {"eval", "train"} & self._mentioned:  # what has run before decides the mode of a layer that models share
+            self._modes = {"training"}
+        self._known = {} if self._come_later or self._modes else self._known
         changed = self._changed(called)
         for module, phrase, value, owner, name in self._values.values():
             entry, body, out = self._entry(module), self._body_of(module), changed.get(id(owner), set())

@@ -192,7 +192,10 @@ class _Reach(Content):
     def result(self, called: Set[str]) -> Code:
         """Return what was reached; `called` are the methods that this layer calls."""
         self._come_later = self._later - self._at_start()
-        if {"eval", "train"} & self._mentioned:  # what has run before decides the mode of a layer that models share
+        if {
+            "eval",
+            "train",
+        } & self._mentioned:  # what has run before decides the mode of a layer that models share
             self._modes = {"training"}
         self._known = {} if self._come_later or self._modes else self._known
         changed = self._changed(called)

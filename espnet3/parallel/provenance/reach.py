@@ -192,10 +192,8 @@ class _Reach(Content):
     def result(self, called: Set[str]) -> Code:
         """Return what was reached; `called` are the methods that this layer calls."""
         self._come_later = self._later - self._at_start()
-        if {
-            "eval",
-            "train",
-        } & self._mentioned:  # what has run before decides the mode of a layer that models share
+        if not self._mentioned.isdisjoint(("eval", "train")):
+            # what has run before decides the mode of a layer that models share
             self._modes = {"training"}
         self._known = {} if self._come_later or self._modes else self._known
         changed = self._changed(called)
@@ -219,23 +217,25 @@ class _Reach(Content):
         self._entry(INSTALLED)["values"][PUT_THERE] = self._put
         self._entry(INSTALLED)["elsewhere"] = sorted(self._elsewhere)
         for entry in self._entries.values():
-            file, live = entry["file"], sys.modules.get(entry["module"])
-            is_loaded = file and "unloaded" not in entry and is_a(live, ModuleType)
-            code = compiled(entry["module"], file) if is_loaded else None
-            functions = {} if code is None else bytecode.functions_in(code)
-            for name in functions.keys() & entry["code"].keys():
-                known, codes = entry["code"][name], functions[name]
-                written, met = (
-                    facts_of(codes[0]),
-                    [facts_of(self._codes[one]) for one in known & self._codes.keys()],
-                )
-                is_one = len({facts_of(one).hash for one in codes}) == 1
-                # a decorator has put something in, as typeguard's does, or an import hook; an edit has also taken out
-                if is_one and any(written.names < one.names for one in met):
-                    known.add(written.hash)
+            self._add_written(entry)
             for kind in ("code", "values"):
                 entry[kind] = {name: " ".join(sorted(found)) for name, found in entry[kind].items()}
         return self._entries
+
+    def _add_written(self, entry: dict[str, Any]) -> None:
+        # a decorator has put something into a function, as typeguard's does, or an import hook: what the file has of
+        # it counts, too, unless something has also been taken out, as by an edit
+        is_loaded = "unloaded" not in entry and is_a(sys.modules.get(entry["module"]), ModuleType)
+        code = compiled(entry["module"], entry["file"]) if is_loaded and entry["file"] else None
+        functions = {} if code is None else bytecode.functions_in(code)
+        for name in functions.keys() & entry["code"].keys():
+            known, written = (
+                entry["code"][name],
+                {facts_of(one).hash: facts_of(one) for one in functions[name]},
+            )
+            met = [facts_of(self._codes[one]).names for one in known & self._codes.keys()]
+            if len(written) == 1 and any(one.names < names for one in written.values() for names in met):
+                known |= written.keys()
 
     def _at_start(self) -> set[str]:
         # the modules that the program has loaded before any function imports one

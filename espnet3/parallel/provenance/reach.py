@@ -235,7 +235,7 @@ class _Reach(Content):
             )
             met = [facts_of(self._codes[one]).names for one in known & self._codes.keys()]
             if len(written) == 1 and any(one.names < names for one in written.values() for names in met):
-                known |= written.keys()
+                known.update(written)
 
     def _at_start(self) -> set[str]:
         # the modules that the program has loaded before any function imports one

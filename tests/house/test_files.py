@@ -29,7 +29,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (2_204, ["espnet3/parallel/pilots/"]),
     (1_005, ["espnet3/parallel/local/"]),
     (
-        3_569,
+        3_570,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",
@@ -43,13 +43,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/calls/background.py",
         ],
     ),
-    (4_767, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
+    (4_777, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
     (1_686, ["espnet3/parallel/runner/"]),
     (1_620, ["espnet3/parallel/views/"]),
     (698, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_553, ["espnet3_parallel/"]),
     (4_948, ["espnet3/components/", "espnet3/systems/"]),
-    (41_225, ["tests/"]),
+    (41_235, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

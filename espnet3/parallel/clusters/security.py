@@ -48,7 +48,8 @@ SCRATCH_VARIABLE = "DASK_TEMPORARY_DIRECTORY"  # names a folder for its files to
 
 def make_pair() -> tuple[str, str]:
     """Make a certificate that signs itself, and its key on a curve: in a millisecond, where RSA takes 0.2 s."""
-    what = "TLS to workers (security: off, where no other account reaches this machine, has none) needs cryptography"
+    what = "workers are reached over TLS (or set security: off where no other account reaches this machine)"
+    what += ", and that needs cryptography"
     require("cryptography", "dask", what)
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization

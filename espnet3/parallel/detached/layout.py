@@ -198,13 +198,16 @@ class Layout:
     def plan(self) -> Plan:
         """Read the plan."""
         try:
-            return files.read_record(self.folder / PLAN, Plan, own=self.own)
+            plan = files.read_record(self.folder / PLAN, Plan, own=self.own)
         except FileNotFoundError:
             what = f"is not the folder of a detached run (it has no {FOLDER}/{PLAN})"
             raise ConfigError(
                 f"{self.run} {what if self.run.exists() else 'does not exist'}: give the folder that was printed at "
                 "submission, the runner's output_dir; a run without jobs goes on when its runner is called again"
             ) from None
+        if [0, *sorted(plan.bounds)] != [0, *plan.bounds] or plan.first < 0:
+            raise DamagedFolderError(f"{self.folder / PLAN} is damaged: its numbers do not fit together")
+        return plan
 
     def write_plan(self, plan: Plan, items: Sequence[Any] | None = None) -> None:
         """Write the plan, and the index list if it is new; the first process to write in a shard's folder makes it."""
@@ -228,7 +231,10 @@ class Layout:
 
     def home(self) -> Path | None:
         """Return the folder that the last jobs were submitted for, if this one is a copy of it or was moved."""
-        home = Path(self.template().run)
+        try:
+            home = Path(self.template().run)
+        except FileNotFoundError:  # its submission has not come that far
+            return None
         return None if same_file(home, self.run) else home
 
     def items(self) -> Sequence[Any]:
@@ -258,6 +264,9 @@ class Layout:
 
     def stopped(self) -> dict[str, Any] | None:
         """Return why all jobs are to end; None if they are not."""
-        with suppress(FileNotFoundError):
+        try:
             return files.read_json(self.stop, Stop)
-        return None
+        except FileNotFoundError:
+            return None
+        except DamagedFolderError as error:  # an order was given, even if it cannot be read
+            return {"why": str(error)}

@@ -53,8 +53,9 @@ class Server(AbstractContextManager["Server"]):
             self.close()
             raise
         self.namespace: str = namespace or own or "default"
-        major, minor = ("".join(filter(str.isdigit, told[part])) for part in ("major", "minor"))
-        self.version = int(major), int(minor)
+        # some servers say no number
+        major, minor = ("".join(filter(str.isdigit, told.get(part, ""))) for part in ("major", "minor"))
+        self.version = int(major or 1), int(minor or 0)
 
     def __exit__(self, *_: object) -> None:
         self.close()

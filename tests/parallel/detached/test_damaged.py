@@ -11,6 +11,7 @@ import pytest
 
 from espnet3.parallel import DetachedRun, ParallelError, worker
 from espnet3.parallel.detached.job.stopping import EXIT_FAILED
+from espnet3.parallel.detached.layout import Layout
 from espnet3.parallel.views.facts import read_facts
 from espnet3.parallel.views.live import Watcher
 from tests.habits import rows
@@ -25,6 +26,15 @@ def test_a_spec_of_another_version_is_renewed(tmp_path: Path, capsys: pytest.Cap
     assert worker.main([str(tmp_path / "shard.0.json")]) == EXIT_FAILED
     said = capsys.readouterr().err
     assert "espnet3-parallel retry" in said and "damaged" not in said and "resume=False" not in said
+
+
+def test_an_order_to_stop_counts_also_where_it_cannot_be_read(tmp_path: Path) -> None:
+    """A cut file ends the jobs, which nobody could cancel else."""
+    layout = Layout(tmp_path)
+    assert layout.stopped() is None
+    layout.stop.parent.mkdir()
+    layout.stop.write_text('{"state": "canc')
+    assert "stop.json is damaged" in str(layout.stopped())
 
 
 def fields(value: Any, depth: int = 2) -> Iterator[list[Any]]:

@@ -24,7 +24,7 @@ BUDGET: list[tuple[int, list[str]]] = [
         ],
     ),
     (2_030, ["espnet3/parallel/provenance/"]),
-    (2_552, ["espnet3/parallel/ledger/"]),
+    (2_555, ["espnet3/parallel/ledger/"]),
     (2_447, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
     (2_204, ["espnet3/parallel/pilots/"]),
     (1_005, ["espnet3/parallel/local/"]),
@@ -44,12 +44,12 @@ BUDGET: list[tuple[int, list[str]]] = [
         ],
     ),
     (4_777, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
-    (1_686, ["espnet3/parallel/runner/"]),
+    (1_688, ["espnet3/parallel/runner/"]),
     (1_620, ["espnet3/parallel/views/"]),
     (698, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_553, ["espnet3_parallel/"]),
     (4_948, ["espnet3/components/", "espnet3/systems/"]),
-    (41_235, ["tests/"]),
+    (41_249, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

@@ -87,9 +87,9 @@ def identify(
     )
 
 
-def items_have_run(before: Identity, runner: type, provider: type) -> None:
+def items_have_run(before: Identity, runner: type, provider: type, config: Any) -> None:
     """Take what items have changed in this process since `identify` (a cache) for no change of the run."""
-    settle(before.code, [runner, provider], _left)
+    settle(before.code, [runner, provider], without_execution(config, "", []), _left)
 
 
 def without_execution(config: Any, place: str, left_out: list[str], lists: bool = False) -> Any:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import threading
 import time
@@ -39,6 +40,7 @@ BEAT = 2.0  # seconds between two signs of life
 STALE = 30.0  # seconds without one before a holder on another host is suspected
 _KEPT = 4  # files of earlier holders that stay, for people
 _PROC = Path("/proc")
+_NAME = re.compile(r"lease\.\d+\.json")
 _HELD: set[str] = set()  # tokens of the leases this process holds
 
 
@@ -171,7 +173,8 @@ class Lease:
 
 def leases(folder: Path) -> list[Path]:
     """Return a folder's leases, the oldest first; the last one holds."""
-    return sorted(folder.glob("lease.[0-9]*.json"), key=_number)
+    # no others beside them, such as a copy that somebody made
+    return sorted((one for one in folder.glob("lease.*.json") if _NAME.fullmatch(one.name)), key=_number)
 
 
 def newest_lease(folder: Path) -> Path:

@@ -90,10 +90,10 @@ def code_of(roots: Iterable[Any], config: Any = None, compared: Any = None) -> t
     return code, installed
 
 
-def settle(before: Code, roots: list[Any], compared: Any = None) -> None:
+def settle(before: Code, roots: list[Any], config: Any = None, compared: Any = None) -> None:
     """Note what items have changed in this process since `code_of` was `before`: for these roots it is no change."""
     with suppress(Exception):  # of a value that items have left in ruins: the run that has it next says so
-        for place in _hashes(_as_it_is(roots, None, compared)[0]):
+        for place in _hashes(_as_it_is(roots, config, compared)[0]):
             module, kind, name, found = place
             was = before.get(module, {}).get(kind, {}).get(name)
             is_value, is_filled = (
@@ -105,7 +105,7 @@ def settle(before: Code, roots: list[Any], compared: Any = None) -> None:
 
 
 def _names_of(roots: list[Any]) -> tuple[str, ...]:
-    return tuple(f"{module_of(root)}:{root.__qualname__}" for root in roots)
+    return tuple(f"{module_of(root)}:{getattr(root, '__qualname__', '')}" for root in roots)
 
 
 def _hashes(code: Code) -> list[tuple[str, str, str, str]]:

@@ -132,6 +132,7 @@ def build_here(build: SetupFn, timeout: float | None) -> dict[str, object]:
 def run_inline(spec: RunSpec, work: Work, build: SetupFn | None, tally: Tally) -> Pairs:
     """Run all work in this thread; `build` makes the env."""
     tally.joined = time.perf_counter()
+    spec.check_loaded()  # what the env changes is noticed, also where it fails
     call = spec.bound(build_here(build, spec.setup_timeout) if build is not None else {})
     tally.ready = ready = time.perf_counter()
     tally.env_seconds = ready - tally.joined

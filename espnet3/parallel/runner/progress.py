@@ -202,7 +202,7 @@ class Report:
         else:
             seconds, left = now - t.ready, self._total - self._done
             to_go = f", {duration(left * seconds / done)} left" if left else ""
-            return f"{done / seconds:,.1f} items/s{to_go}"
+            return f"{done / max(seconds, 1e-9):,.1f} items/s{to_go}"
         return f"{what}, {duration(now - since)}" if now - since >= 1 else what
 
     def _draw(self, now: float) -> None:

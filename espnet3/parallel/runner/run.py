@@ -222,7 +222,8 @@ def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Repo
             result = run.finish(Results(path), len(shards))
         finally:
             if loaded.is_used_here():
-                items_have_run(identity, type(run.runner), type(run.runner.provider))
+                provider = run.runner.provider
+                items_have_run(identity, type(run.runner), type(provider), made_with(provider))
         if run.finishes:
             folder.lease.check()
             note_finished(path)

@@ -1,6 +1,7 @@
 """A program that is started again with an edit, another argument or another config: the same run, or another one."""
 
 import builtins
+import importlib
 import json
 import math
 import string
@@ -115,6 +116,19 @@ def test_what_items_leave_counts_for_another_runner(package: Package, tmp_path: 
     before = Run.of(program.S(program.P(None)), range(3)).identity()
     program.R(program.P(None), output_dir=tmp_path / "out")(range(2))
     assert differences(before, Run.of(program.S(program.P(None)), range(3)).identity()) != []
+
+
+def test_what_items_change_where_only_the_config_leads_does_not_count(
+    package: Package, tmp_path: Path
+) -> None:
+    """A counter in a module that a config names is no other run for the items that it has counted."""
+    package.write("nets", "class S: n = 0\nSTATE = S()\ndef net(i):\n    STATE.n += 1\n    return i\n")
+    identity(package, cases.program("import importlib", "importlib.import_module('ne' + 'ts').net(idx)"))
+    importlib.import_module("nets")
+    for number in (2, 3):
+        runner = sys.modules["program"].made({"x": {"_target_": "nets.net"}})
+        runner.output_dir = tmp_path / "out"
+        assert len(runner(range(number))) == number
 
 
 def test_a_value_in_ruins_costs_no_result(package: Package, tmp_path: Path) -> None:

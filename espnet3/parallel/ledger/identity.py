@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+import weakref
 from argparse import Namespace
 from array import array
 from collections import OrderedDict, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -20,8 +22,9 @@ from espnet3.parallel.messages import brief, shortened
 from espnet3.parallel.provenance import EXECUTION
 from espnet3.parallel.provenance.content import PLAIN, Content, NoContentError, as_containers, attributes_of
 from espnet3.parallel.provenance.modules import MAIN, file_of, name_of
-from espnet3.parallel.provenance.parts import changed_parts
-from espnet3.parallel.provenance.reach import code_of, settle
+from espnet3.parallel.provenance.parts import STATEMENT, VALUE, Code, changed_parts
+from espnet3.parallel.provenance.reach import code_of
+from espnet3.parallel.provenance.settings import objects_in
 from espnet3.parallel.provenance.shown import differences, package_versions, shown_config
 
 # How a run is executed, wherever a config says it
@@ -29,6 +32,9 @@ _BLOCKS = frozenset({"parallel", "runner"})
 _DEVICE = re.compile(r"(auto|cpu|cuda|gpu|mps|xpu|hip)(:\d+)?")
 _CHUNK = 1 << 16  # indices that are hashed at a time
 _SHOWN = 3  # indices of a list that are written out
+# By runner, provider, place, and the hash and the objects that items have left there: the hash before they ran, or None
+# for none, and references to these objects
+_BEFORE: dict[tuple[Any, ...], tuple[str | None, list[Any]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +70,32 @@ def identify(
     """Describe a run."""
     left_out: list[str] = []
     compared = without_execution(config, "", left_out, lists)
+    parts = _parts(compared)
     try:
-        contents = _contents(compared)
+        contents = _contents(parts)
     except NoContentError as error:
         raise ConfigError(
             f"{error}, so that a later run could not tell whether it is the same one: give the provider what it is "
             "made from (a path, a name, numbers), and make it in build_env_local"
         ) from None
     code, packages = code_of([runner, provider], compared, _left)
+    paths = _describe_class(runner), _describe_class(provider)
+    for held, name, place, objects in _hashes(code, contents, parts):
+        now = held.pop(name)
+        before, references = _BEFORE.get(_key(*paths, place, now, objects), (now, []))
+        if any(one() is None for one in references):  # these are other objects
+            before = now
+        if before is not None:
+            held[name] = before
     return Identity(
-        runner=_describe_class(runner),
-        provider=_describe_class(provider),
+        runner=paths[0],
+        provider=paths[1],
         config=shown_config(config),
         indices=describe_indices(items),
         seed=seed,
         policy=policy or {},
         plan=plan or {},
-        contents={name: one[:16] for name, one in contents.items()},
+        contents=contents,
         not_compared=left_out,
         code=code,
         packages=package_versions(packages),
@@ -89,7 +104,34 @@ def identify(
 
 def items_have_run(before: Identity, runner: type, provider: type, config: Any) -> None:
     """Take what items have changed in this process since `identify` (a cache) for no change of the run."""
-    settle(before.code, [runner, provider], without_execution(config, "", []), _left)
+    with suppress(Exception):  # of a value that they have left in ruins: the run that has it next says so
+        parts = _parts(compared := without_execution(config, "", []))
+        code, contents = code_of([runner, provider], compared, _left)[0], _contents(parts)
+        was = {place: held[name] for held, name, place, _ in _hashes(before.code, before.contents, parts)}
+        for held, name, place, objects in _hashes(code, contents, parts):
+            now, then, (_, kind, _) = held[name], was.get(place), place
+            if kind == "code":  # a list that was empty has no hash
+                counts = name.startswith(VALUE)
+            else:  # plain data of a config may be another list that is equal to this one
+                counts = then is not None and bool(kind == "values" or objects)
+            if counts and now != then and not name.startswith(STATEMENT):
+                with suppress(TypeError):  # of an object to which there is no reference
+                    references = [weakref.ref(one) for one in objects]
+                    _BEFORE[_key(before.runner, before.provider, place, now, objects)] = then, references
+
+
+def _hashes(code: Code, contents: dict[str, str], parts: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+    # what holds each, its name there, its place (module, kind, name), and the objects that it is of
+    for module, entry in code.items():
+        for kind in ("code", "values"):
+            for name in list(entry[kind]):
+                yield entry[kind], name, (module, kind, name), []
+    for name in list(contents):
+        yield contents, name, ("", "config", name), objects_in(parts.get(name))
+
+
+def _key(runner: Any, provider: Any, place: Any, now: str, objects: list[Any]) -> tuple[Any, ...]:
+    return runner["path"], provider["path"], place, now, tuple(map(id, objects))
 
 
 def without_execution(config: Any, place: str, left_out: list[str], lists: bool = False) -> Any:
@@ -127,15 +169,21 @@ def _left(name: Any, value: Any) -> list[Any]:  # nothing of what says how a run
     return [without_execution(value, "", []) if as_containers(value) is not value else value]
 
 
-def _contents(config: Any) -> dict[str, str]:
-    content, hashes = Content(), dict[str, str]()
-    content.compared = _left
+def _parts(config: Any) -> dict[str, tuple[str, Any]]:
+    # by name: where each stands, and its key and value
+    found = dict[str, tuple[str, Any]]()
     for part, inner in (config or {}).items():
         is_deep = is_a(inner, Mapping) and inner
         where = f"config.{part}" if is_deep else "config"
-        for key, one in inner.items() if is_deep else [(part, inner)]:
-            hashes[f"{where}.{key}"] = content.hash({key: one}, where)
-    return hashes
+        entries = inner.items() if is_deep else [(part, inner)]
+        found |= {f"{where}.{key}": (where, {key: one}) for key, one in entries}
+    return found
+
+
+def _contents(parts: dict[str, tuple[str, Any]]) -> dict[str, str]:
+    content = Content()
+    content.compared = _left
+    return {name: content.hash(one, where)[:16] for name, (where, one) in parts.items()}
 
 
 def _describe_class(cls: type) -> dict[str, str | None]:

@@ -119,6 +119,8 @@ def _steps_of(code: CodeType) -> list[_Step]:
         if op in _MEANT:
             table, shift = _MEANT[op]
             value = tables[table][arg >> shift]
+        if code.co_name == BODY and name in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            name = name.replace("GLOBAL", "NAME")  # one of its functions says `global`
         if has_names and name == "STORE_NAME" and value in _UNSAID and steps[-1][0] == "LOAD_CONST":
             steps.pop()
         else:
@@ -203,7 +205,7 @@ class Body:
         self.literals: set[str] = set()  # and those that are set to lists, dicts and sets of literals
         self.fleeting = fleeting_in(code)
         steps, rest, program = _steps_of(code), list[_Step](), 0
-        stores = ("STORE_NAME", "STORE_GLOBAL", "DELETE_NAME")
+        stores = ("STORE_NAME", "DELETE_NAME")
         self.times = Counter(step[1] for step in steps if step[0] in stores)  # a name is set
         for part in _statements(steps):
             if [step[1] for step in part[:-1]] == _IS_PROGRAM and part[-1][0].endswith("JUMP_IF_FALSE"):
@@ -353,7 +355,7 @@ def fleeting_in(code: CodeType) -> frozenset[str]:
             names.add(chain[0] or op)
         if op.startswith(_TAKERS):
             is_new = read & _FLEETING or names & found
-            if is_new and names <= _SAME | found and op in ("STORE_NAME", "STORE_GLOBAL", "STORE_ATTR"):
+            if is_new and names <= _SAME | found and op in ("STORE_NAME", "STORE_ATTR"):
                 found.add(value)
             read, names = set(), set()
     for one in _inner_codes(code):

@@ -344,9 +344,11 @@ def given_to(function: FunctionType, called: str = "", compared: Any = None) -> 
         for left in (compared(name, one) if compared else [one])
     }
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):  # not bound yet
+        try:
             one = None if name == "__class__" else cell.cell_contents
-            found[f"{name} of {called}"] = used(one, name, code, compared)
+        except ValueError:  # not bound yet
+            continue
+        found[f"{name} of {called}"] = used(one, name, code, compared)
     return found
 
 

@@ -156,9 +156,11 @@ def _place(name: str) -> tuple[Any, Any]:
     # a module's file, and the folders of a package
     if (live := sys.modules.get(name)) is not None:
         return own_attribute(live, "__file__"), own_attribute(live, "__path__")
+    if not name:
+        return None, None
     above, _, last = name.rpartition(".")
     try:  # in a package by its last name alone: that need not be loaded
-        spec = PathFinder.find_spec(last, _place(above)[1]) if above else find_spec(name or ".")
+        spec = PathFinder.find_spec(last, _place(above)[1]) if above else find_spec(name)
     except (ImportError, ValueError, AttributeError):  # of a finder that refuses the name
         spec = None
     origin = spec.origin if spec is not None and spec.has_location else None

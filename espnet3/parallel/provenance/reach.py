@@ -5,7 +5,6 @@
 A function counts by its compiled code, a class by its bases and members, a variable by its content; of a module, the
 names count that reached code has of it. A module that a function imports counts by its file, whole: it may not be
 loaded yet. Variables that reached code sets are left out: which these are is known once all of it has been reached.
-What else items change in this process is hashed before and after they run.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import sys
 from abc import ABCMeta
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Set
-from contextlib import suppress
 from functools import cache, partial
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, get_args
@@ -72,8 +70,6 @@ _SEES_ALL = {"globals": _BUILTINS, "eval": _BUILTINS, "exec": _BUILTINS, "module
 # Methods that run before an item sees the object
 _MAKERS = frozenset({"__init__", "__post_init__", "__new__", "__init_subclass__", "__set_name__", "__setstate__",
     "__class_getitem__", "__setitem__", "__delitem__", "__setattr__", "__delattr__"})  # fmt: skip
-# By roots, module, kind, name and the hash as items have left it: the one before they ran, or None for none
-_BEFORE: dict[tuple[Any, ...], str | None] = {}
 
 
 def code_of(roots: Iterable[Any], config: Any = None, compared: Any = None) -> tuple[Code, set[str]]:
@@ -81,42 +77,9 @@ def code_of(roots: Iterable[Any], config: Any = None, compared: Any = None) -> t
 
     Code in a config counts, and what it has under `_target_`; of variables what `compared` leaves. The nearest first.
     """
-    code, installed = _as_it_is(roots := list(roots), config, compared)
-    for place in _hashes(code):
-        module, kind, name, found = place
-        del code[module][kind][name]
-        if (then := _BEFORE.get((_names_of(roots), *place), found)) is not None:
-            code[module][kind][name] = then
-    return code, installed
-
-
-def settle(before: Code, roots: list[Any], config: Any = None, compared: Any = None) -> None:
-    """Note what items have changed in this process since `code_of` was `before`: for these roots it is no change."""
-    with suppress(Exception):  # of a value that items have left in ruins: the run that has it next says so
-        for place in _hashes(_as_it_is(roots, config, compared)[0]):
-            module, kind, name, found = place
-            was = before.get(module, {}).get(kind, {}).get(name)
-            is_value, is_filled = (
-                not name.startswith(STATEMENT),
-                name.startswith(VALUE),
-            )  # it may have been empty
-            if was != found and (is_filled if kind == "code" else was is not None and is_value):
-                _BEFORE[(_names_of(roots), *place)] = was
-
-
-def _names_of(roots: list[Any]) -> tuple[str, ...]:
-    return tuple(f"{module_of(root)}:{getattr(root, '__qualname__', '')}" for root in roots)
-
-
-def _hashes(code: Code) -> list[tuple[str, str, str, str]]:
-    kinds = [(module, kind, entry[kind]) for module, entry in code.items() for kind in ("code", "values")]
-    return [(module, kind, name, found) for module, kind, held in kinds for name, found in held.items()]
-
-
-def _as_it_is(roots: list[Any], config: Any, compared: Any) -> tuple[Code, set[str]]:
     modules.look_again()  # nothing is imported from here on
     _own_module.cache_clear()
-    reach = _Reach(roots, compared)
+    reach = _Reach(roots := list(roots), compared)
     reach.said = _texts_in(config)
     reach.hash(config, "config")
     reach.follow()
@@ -229,10 +192,8 @@ class _Reach(Content):
         code = compiled(entry["module"], entry["file"]) if is_loaded and entry["file"] else None
         functions = {} if code is None else bytecode.functions_in(code)
         for name in functions.keys() & entry["code"].keys():
-            known, written = (
-                entry["code"][name],
-                {facts_of(one).hash: facts_of(one) for one in functions[name]},
-            )
+            known = entry["code"][name]
+            written = {facts_of(one).hash: facts_of(one) for one in functions[name]}
             met = [facts_of(self._codes[one]).names for one in known & self._codes.keys()]
             if len(written) == 1 and any(one.names < names for one in written.values() for names in met):
                 known.update(written)
@@ -508,11 +469,8 @@ class _Reach(Content):
 
     def _beside(self, folder: str, package: str, names: frozenset[str], outer: tuple[str, ...] = ()) -> None:
         # the modules of a folder that any code names, and all of them for code that lists the folder it is in
-        is_all, here, found = (
-            bool(_LISTERS & names and {"__path__", "__file__"} & names),
-            real(folder),
-            list[str](),
-        )
+        is_all = bool(_LISTERS & names and {"__path__", "__file__"} & names)
+        here, found = real(folder), list[str]()
         for name in modules.names_in(folder) if here not in outer else ():
             dotted, variants = f"{package}.{name}".lstrip("."), {name, name.title().replace("_", "")}
             if is_all or variants & names or variants & self._mentioned:

@@ -30,9 +30,14 @@ def containers(value: Any) -> Set[int]:
     return _found(value)[0]
 
 
+def objects_in(value: Any) -> list[Any]:
+    """Return the objects in a value's lists, dicts, configs and records: what is neither one of these nor plain."""
+    return list(_found(value)[1].values())
+
+
 def is_data(value: Any) -> bool:
     """Return whether a value is numbers, texts, paths, or a few of them in lists, dicts, configs and records."""
-    return not _found(value)[1]
+    return not objects_in(value)
 
 
 def _found(value: Any) -> tuple[set[int], dict[int, Any]]:

@@ -177,6 +177,8 @@ EDITED = {
     "which exception is caught": (
         program("def f(a, b):\n    try:\n        return a\n    except VALUE:\n        return b", "f(1, None)"),
         "(a or b)", "(a and b)"),
+    "the first value of what a function may set": (
+        program("B = VALUE\ndef f(b=None):\n    global B\n    B = b or B\n    return B", "f()"), "1", "2"),
     "a function in a partial in a table": (
         program("def f(k): return k * VALUE\nT = {'a': [functools.partial(f, 1)]}", "T['a'][0]()"), "1", "2"),
 }  # fmt: skip
@@ -350,5 +352,10 @@ CACHES = {
     "array": ("A = np.zeros(9)\ndef f(i):\n    A[i] = 1\n    return i", "f(idx)"),
     "lazy object": ("class M: k = 1\nO = None\ndef f():\n    global O\n    O = O or M()\n    return O.k", "f()"),
     "table by another name": ("T = {'a': 1}\ndef f(i):\n    t = T\n    t[i] = i\n    return i", "f(idx)"),
+    "what a decorator keeps beside a function": (
+        ("def counted(fn):\n    total, known = 0, {}\n    def inner(*a):\n        nonlocal total\n        total += 1\n"
+        "        known[a] = inner.seen[a] = 1\n        inner.calls += 1\n        return fn(*a)\n"
+        "    inner.calls, inner.seen, inner.said = 0, {}, lambda: (total, known)\n    return inner\n"
+        "@counted\ndef work(x): return x"), "work(1)"),
     "deque": ("C = collections.deque(range(9))\ndef f(i):\n    C.popleft()\n    return 1", "f(idx)"),
 }  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from espnet3.parallel.ledger.errors import ChangedRunError
 from espnet3.parallel.ledger.identity import changes
 from espnet3.parallel.runner.run import Run
 from tests.parallel.provenance import cases
@@ -129,6 +130,31 @@ def test_what_items_change_where_only_the_config_leads_does_not_count(
         runner = sys.modules["program"].made({"x": {"_target_": "nets.net"}})
         runner.output_dir = tmp_path / "out"
         assert len(runner(range(number))) == number
+
+
+COUNTING = """
+class M:
+    def __init__(self, k): self.k, self.calls = k, 0
+def count(model):
+    model.calls += 1
+    return model.k
+"""
+
+
+def test_items_may_change_a_model_that_they_are_given(package: Package, tmp_path: Path) -> None:
+    """The same object, as items have left it, is the same run; changed by hand, or another one like it, it is not."""
+    text = cases.program(COUNTING, "count(c)").replace("forward(idx)", "forward(idx, c)")
+    identity(package, text)
+    program = sys.modules["program"]
+    model, folder = program.M(1), tmp_path / "out"
+    for number in (2, 2, 3):
+        assert len(program.R(program.P({"x": model}), output_dir=folder)(range(number))) == number
+    other = program.M(1)
+    other.calls = model.calls
+    for one in (other, model):
+        with pytest.raises(ChangedRunError, match="config.x"):
+            program.R(program.P({"x": one}), output_dir=folder)(range(4))
+        model.k = 2
 
 
 def test_a_value_in_ruins_costs_no_result(package: Package, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from espnet3.parallel.provenance.parts import changed_parts
-from espnet3.parallel.provenance.reach import code_of, settle
 from tests.parallel.provenance.package import ROOT, Package
 
 
@@ -225,21 +224,6 @@ def test_parsed_arguments_of_another_module_count_as_far_as_they_are_read(packag
         found.append(package.code())
     assert changed_parts(found[0], found[1]) == []
     assert changed_parts(found[1], found[2]) != []
-
-
-def test_what_a_decorator_keeps_beside_a_function_does_not_count(package: Package) -> None:
-    """A counter and a memory that a wrapper has as attributes change with the items."""
-    before = "def counted(fn):\n    total, known = 0, {}\n    def inner(*a):\n        nonlocal total\n"
-    before += "        total += 1\n        known[a] = inner.seen[a] = 1\n        inner.calls += 1\n"
-    before += "        return fn(*a)\n"
-    before += "    inner.calls, inner.seen, inner.said = 0, {}, lambda: (total, known)\n    return inner\n"
-    before += "@counted\ndef work(x): return x\n"
-    package.write("program", program("work(1)", before))
-    module = package.load()
-    first = code_of([module.Runner])[0]
-    module.Runner.forward(0)
-    settle(first, [module.Runner])
-    assert changed_parts(first, code_of([module.Runner])[0]) == []
 
 
 @dataclass

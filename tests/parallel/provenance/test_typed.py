@@ -41,7 +41,10 @@ TYPED = {
 def test_an_edit_of_what_was_typed_is_noticed() -> None:
     """What a typed function reaches counts, under whatever a decorator has made of it; typed again it is the same."""
     rows = {name: (cases.program(*text), "1", "2") for name, text in TYPED.items()}
-    rows |= {name: row for name, row in cases.EDITED.items() if "helper" not in row[0]}
+    # of a variable that a function sets the statement counts, and what was typed is in no file
+    in_files = ("helper", "global ")
+    others = cases.EDITED.items()
+    rows |= {name: row for name, row in others if not any(one in row[0] for one in in_files)}
     env = {**os.environ, "ROWS": json.dumps(rows)}
     done = subprocess.run(
         [sys.executable, "-"], input=PROGRAM, capture_output=True, text=True, env=env, check=False

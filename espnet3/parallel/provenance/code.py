@@ -168,11 +168,10 @@ def _flow(code: CodeType, steps: list[_Step], body: bool) -> list[Any]:
             at = always[at]
         return at
 
-    caught = {
-        at: (bisect_left(offsets, one.target), one.depth)
-        for one in getattr(dis.Bytecode(code) if has_tries else None, "exception_entries", ())
-        for at in range(bisect_left(offsets, one.start), bisect_left(offsets, one.end))
-    }
+    caught = dict[int, tuple[int, int]]()
+    for one in getattr(dis.Bytecode(code) if has_tries else None, "exception_entries", ()):
+        covered = range(bisect_left(offsets, one.start), bisect_left(offsets, one.end))
+        caught |= dict.fromkeys(covered, (bisect_left(offsets, one.target), one.depth))
     kept = [at for at in range(len(steps)) if at not in always]
     numbers = {at: number for number, at in enumerate(kept)}
     for at in numbers.keys() & (jumps.keys() | caught.keys() | {at - 1 for at in always}):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import builtins
 import os
-import re
 import sys
 from abc import ABCMeta
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -21,34 +20,27 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, get_args
 
 from espnet3.parallel.checks import is_a, is_path, own_attribute
-from espnet3.parallel.provenance import FUNCTION, NAMESPACES, modules
+from espnet3.parallel.provenance import FUNCTION, modules
 from espnet3.parallel.provenance import code as bytecode
 from espnet3.parallel.provenance.code import DIGITS, changed_in, facts_of
-from espnet3.parallel.provenance.content import PLAIN, WRAPPERS, Content, as_containers, given_to, used
-from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, is_users, locate, module_of, real
+from espnet3.parallel.provenance.content import PLAIN, WRAPPERS, given_to, used
+from espnet3.parallel.provenance.imports import NOTHING, SEES_ALL, WORD, Imports, texts_in
+from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, is_users, locate, module_of
 from espnet3.parallel.provenance.parts import (
     BY_SCRIPT,
-    CONTENT,
     FILLED,
     INSTALLED,
     PUT_THERE,
     STATEMENT,
     VALUE,
     Code,
-    constant_hash,
     filling,
     functions_of,
-    packed,
-    parts_in,
 )
 
 _CACHES = {*FILLED, defaultdict, OrderedDict, Counter, deque, bytearray}
 _COUNTED = (*WRAPPERS, *PLAIN, *FILLED, tuple)  # kinds of values among all names of a module
-_NOTHING = compile("", "<nothing>", "exec")  # of a module that has no file
-_FEW = 100  # parts of a value that may hold the name of a module
 _SEES_MEMBERS = {"dir", "vars", "__dict__", "getmembers"}
-_DOTTED = re.compile(r"[\w.]*[\w][.:]\w+")
-_WORD = re.compile(r"[^\W\d]\w*")
 # Attributes that Python makes for every class, or that differ between equal classes
 _NOT_CODE = frozenset({FUNCTION, "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__slots__",
     "__firstlineno__", "__static_attributes__", "__slotnames__", "__abstractmethods__", "_abc_impl", "__annotate__",
@@ -58,14 +50,6 @@ _NOT_CODE = frozenset({FUNCTION, "__module__", "__qualname__", "__doc__", "__dic
 _OF_MODULES = frozenset({"__file__", "__name__", "__spec__", "__path__", "__package__", "__loader__", "__cached__",
     "__builtins__"})  # fmt: skip
 _OF_NOTEBOOKS = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
-_IMPORTERS = frozenset({"import_module", "__import__", "get_class", "get_method", "get_object", "get_static_method",
-    "instantiate", "locate", "modules", "spec_from_file_location", "run_path", "run_module",
-    "SourceFileLoader"})  # fmt: skip
-_LISTERS = {"iter_modules", "walk_packages", "listdir", "scandir", "glob", "iterdir"}
-_OF_HYDRA = {"hydra", "hydra.utils"}
-# what shows all names, and the module that has it: models of torch have methods `eval` and `modules`
-_BUILTINS = {"builtins", id(builtins)}
-_SEES_ALL = {"globals": _BUILTINS, "eval": _BUILTINS, "exec": _BUILTINS, "modules": {"sys", id(sys)}}
 
 # Methods that run before an item sees the object
 _MAKERS = frozenset({"__init__", "__post_init__", "__new__", "__init_subclass__", "__set_name__", "__setstate__",
@@ -77,10 +61,7 @@ def code_of(roots: Iterable[Any], config: Any = None, compared: Any = None) -> t
 
     Code in a config counts, and what it has under `_target_`; of variables what `compared` leaves. The nearest first.
     """
-    modules.look_again()  # nothing is imported from here on
-    _own_module.cache_clear()
-    reach = _Reach(roots := list(roots), compared)
-    reach.said = _texts_in(config)
+    reach = _Reach(roots := list(roots), config, compared)
     reach.hash(config, "config")
     reach.follow()
     bases = [base for root in roots for base in getattr(root, "__mro__", ()) if not is_users(base)]
@@ -88,40 +69,22 @@ def code_of(roots: Iterable[Any], config: Any = None, compared: Any = None) -> t
 
 
 # Gathers all that is reached, the nearest first
-class _Reach(Content):
-    def __init__(self, roots: list[Any], compared: Any) -> None:
-        super().__init__(cache(modules.name_of), lenient=True)
+class _Reach(Imports):
+    def __init__(self, roots: list[Any], config: Any, compared: Any) -> None:
+        super().__init__(config)
         self._roots = roots
         self.compared = compared or (lambda name, value: [value])
-        self.said: set[str] = set()  # texts of the config, which may name a module
-        self._far: set[str] = set()  # texts with a dot or a colon that any code has
-        self._mentioned: set[str] = set()  # names and texts of all code
-        self._any: dict[ModuleType, None] = {}  # modules that code hands on, or that it may import by a name
-        # code that imports by name, its package, and texts
-        self._importers: list[tuple[CodeType, str, set[str]]] = []
-        self._elsewhere: set[str] = set()
-        self.installed: set[str] = set()  # import names of packages, the standard library's included
         self._functions: dict[int, tuple[FunctionType, str]] = {}  # and of a method, how code calls it
         self._codes: dict[str, CodeType] = {}
-        self._later: set[str] = set()  # modules that functions import: what they register is not there yet
         self._todo: list[Any] = []
-        self._seen: dict[Any, Any] = {}
         self._put: set[str] = set()
         self._members = Counter[str]()  # names that classes and their bases have
-        self._entries: Code = {}
-        self._places: dict[tuple[str, str], dict[str, Any]] = {}
         # each with its module, phrase, what has it, and its name there: None for a set of names
         self._values: dict[Any, tuple[str, str, Any, Any, Any]] = {}
         # by module: each read is one of its file, and code takes long to find in a cache
         self._body_of = cache(self._body)
-        self._loaded = modules.own_modules()
         for root in roots:
             self.add(root)
-
-    def _is_new(self, key: Any, thing: Any = None) -> bool:
-        is_new = key not in self._seen
-        self._seen[key] = thing  # kept, so that no other thing gets its identity
-        return is_new
 
     def add(self, thing: Any) -> None:
         if self._is_new(id(thing), thing):
@@ -239,17 +202,6 @@ class _Reach(Content):
             return True
         return bool(_SEES_MEMBERS & self._mentioned) or self._members[name] > 1
 
-    def _entry(self, module: str, of_code: str = "") -> dict[str, Any]:
-        if (module, of_code) not in self._places:
-            file = of_code or modules.file_of(module)
-            name, known = modules.name_of(module, file), self._entries.get
-            here = os.path.isfile(file or "") and real(file or "")  # cells of a notebook are in no file
-            while here and os.path.isfile(at := known(name, {}).get("file") or "") and real(at) != here:
-                name += "'"  # another folder has one of that name
-            new: dict[str, Any] = {"file": file, "module": module, "code": {}, "values": {}}
-            self._places[module, of_code] = self._entries.setdefault(name, new)
-        return self._places[module, of_code]
-
     def _value(self, module: str, phrase: str, value: Any, owner: Any = None, name: str | None = "") -> None:
         # it counts unless reached code changes what its owner has under that name
         if (key := (module, phrase, id(value), id(owner))) in self._values:
@@ -308,7 +260,7 @@ class _Reach(Content):
             known["__dataclass_fields__"] = counts
         for one, kind in dict(known.pop("__annotations__", {})).items():
             self._value(module, f"the annotation of {name}.{one}", kind)
-            words, live = _WORD.findall(kind) if type(kind) is str else (), sys.modules.get(module)
+            words, live = WORD.findall(kind) if type(kind) is str else (), sys.modules.get(module)
             self._names(vars(live) if words and live is not None else {}, {*words}, frozenset(words))
         made_from = [f"{modules.name_of(module_of(base))}:{base.__qualname__}" for base in bases]
         kinds = {one: bool(functions_of(value)) for one, value in known.items()}
@@ -337,11 +289,11 @@ class _Reach(Content):
         kinds = FunctionType, BuiltinFunctionType, ModuleType
         called = [one.__name__ for one in read.values() if is_a(one, kinds)]
         near = {*facts.names, *map(id, read.values())}
-        seen = [one for one, home in _SEES_ALL.items() if one in facts.reads or (one in near and near & home)]
-        texts = _texts_in([given, *read.values()])
+        seen = [one for one, home in SEES_ALL.items() if one in facts.reads or (one in near and near & home)]
+        texts = texts_in([given, *read.values()])
         self._imports(code, str(world.get("__package__") or ""), called + seen, texts)
         if seen or "__subclasses__" in facts.names:
-            self._all_names(world, frozenset(_WORD.findall(" ".join(facts.texts | texts) if seen else "")))
+            self._all_names(world, frozenset(WORD.findall(" ".join(facts.texts | texts) if seen else "")))
         for one in list(world.values()) if "__subclasses__" in facts.names else ():
             is_module = is_a(one, ModuleType) and is_users(one)
             for each in list(vars(one).values()) if is_module else [one]:
@@ -393,7 +345,7 @@ class _Reach(Content):
     def _body(self, module: str) -> bytecode.Body:
         file = self._entry(module)["file"]
         code = None if file is None else compiled(module, file)
-        return bytecode.body_of(_NOTHING if code is None else code)
+        return bytecode.body_of(NOTHING if code is None else code)
 
     def _of_module(self, module: ModuleType, names: frozenset[str]) -> None:
         is_new = self._is_new((id(module), names), module)
@@ -429,107 +381,3 @@ class _Reach(Content):
         known -= _OF_NOTEBOOKS
         self._names(world, known | words, words)
         self._value(name, "the names of the module", ([], dict.fromkeys(known)), world, None)
-
-    def _imports(self, code: CodeType, package: str, also: Iterable[str], texts: Set[str]) -> None:
-        names, said = bytecode.words_in(code)
-        for dotted, known in bytecode.imports_in(code, package):
-            self._module(dotted, names)
-            file, above = (locate(dotted).get(one, "") for one in (dotted, dotted.rpartition(".")[0]))
-            may_be_module = known in ("", "*") or (modules.is_init(above) and is_own(above))
-            if may_be_module and not (file and is_own(file)):
-                self._elsewhere.add(dotted)
-        self._mentioned |= names | said | texts
-        self._far.update(text for text in said | texts if _DOTTED.fullmatch(text))
-        # ESPnet's tables of classes have a method `get_class`
-        others = set() if _OF_HYDRA & {*names, *also} else {"get_class"}
-        if not _IMPORTERS.isdisjoint({*names - _SEES_ALL.keys() - others, *also}):
-            self._importers.append((code, package, self.said.union(said, texts)))
-
-    def _by_name(self, code: CodeType, package: str, near: set[str]) -> None:
-        # a text may name a module or what is in it, also one of the function that calls this code
-        found, (names, texts) = False, bytecode.words_in(code)
-        names = names.union(near, _WORD.findall(" ".join(near)))
-        for text in near | self._far:
-            for above in near | {package} if text[:1] == "." else ("",):
-                if dotted := _own_module(text, above):
-                    file = locate(dotted).get(dotted, "")
-                    # of a package's name one of its modules may be meant
-                    is_one = text in texts and file != "" and not modules.is_init(file)
-                    found = found or is_one or bool(text in near and _DOTTED.fullmatch(text))
-                    self._module(dotted, names | frozenset(dotted.split(".")))
-        if not found:  # by a name made at run time: any module may be meant
-            self._any |= dict.fromkeys(live for *_, live in self._loaded)
-            here, outer = os.path.dirname(code.co_filename), package.split(".") if package else []
-            places = {package: here, "": os.path.join(here, *[os.pardir] * len(outer))}
-            for begin in {re.split("[%{]", one)[0].rstrip(".") for one in near}:  # "nets" of f"nets.{name}"
-                if modules.is_init(file := locate(begin).get(begin, "")):
-                    places[begin] = os.path.dirname(file)
-            for name, folder in places.items():
-                self._beside(folder, name, names)
-
-    def _beside(self, folder: str, package: str, names: frozenset[str], outer: tuple[str, ...] = ()) -> None:
-        # the modules of a folder that any code names, and all of them for code that lists the folder it is in
-        is_all = bool(_LISTERS & names and {"__path__", "__file__"} & names)
-        here, found = real(folder), list[str]()
-        for name in modules.names_in(folder) if here not in outer else ():
-            dotted, variants = f"{package}.{name}".lstrip("."), {name, name.title().replace("_", "")}
-            if is_all or variants & names or variants & self._mentioned:
-                file = locate(dotted).get(dotted, "")
-                if os.access(file, os.R_OK) and is_own(file) and real(file) != modules.script():
-                    found.append(name)
-                    self._module(dotted, names)
-                    if modules.is_init(file):
-                        self._beside(os.path.dirname(file), dotted, names, (*outer, here))
-        if is_all and package:
-            home = self._entry(package, locate(package).get(package, ""))
-            home["code"][f"the list of modules of {package}"] = {constant_hash(found)}
-
-    def _module(self, dotted: str, names: frozenset[str], is_imported: bool = True) -> None:
-        for name, file in locate(dotted).items():
-            live = sys.modules.get(name)
-            if not is_own(file):
-                self.installed.add(name.partition(".")[0])
-                continue
-            if live is not None:
-                self._of_module(live, names)
-            if (live is None or (is_imported and name not in MAIN)) and self._is_new(file):
-                self._file(name, file)
-
-    def _file(self, name: str, file: str) -> None:
-        # what an import would run; of a module that is loaded, what it has made of that counts, too
-        self._later.add(name)
-        entry, code, text = self._entry(name, file), compiled(name, file), modules.text_of(file)
-        if text is not None:
-            entry["source"] = packed(text)
-        elif code is None:
-            with open(file, "rb") as stream:
-                entry["code"][CONTENT] = {constant_hash(stream.read())}
-        package = name if modules.is_init(file) else name.rpartition(".")[0]
-        if name not in sys.modules:
-            entry["unloaded"] = True
-            for part, hashes in parts_in(code).items() if code is not None and text is None else ():
-                entry["code"].setdefault(part, set()).update(hashes)
-            self._imports(_NOTHING if code is None else code, package, (), set())
-        else:
-            for dotted, _ in bytecode.imports_in(_NOTHING if code is None else code, package, True):
-                self._module(dotted, frozenset())
-
-
-@cache
-def _own_module(text: str, above: str) -> str:
-    dots = len(text) - len(text.lstrip("."))
-    dotted = modules.absolute(text[dots:].replace(":", "."), dots, above)
-    is_name = text[-1:] != "." and dotted.replace(".", "").isidentifier()
-    return dotted if is_name and any(map(is_own, locate(dotted).values())) else ""
-
-
-def _texts_in(value: Any) -> set[str]:
-    found, left = dict[int, Any](), [value]
-    for one in left:  # which grows; parts may hold each other
-        if id(one) not in found:
-            found[id(one)], held = one, as_containers(one)
-            if (type(one).__name__, type(one).__module__) in NAMESPACES:
-                held = vars(one)
-            parts = dict.values(held) if is_a(held, dict) else held if type(held) in (list, tuple) else ()
-            left += parts if len(parts) < _FEW else ()  # a table names no module
-    return {one for one in found.values() if type(one) is str}

@@ -269,9 +269,8 @@ def words_in(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
         left += _inner_codes(one)
         names.update(one.co_names)
         steps = _steps_of(one) if _IMPORT in one.co_code[::2] else []
-        taken = [
-            before[1] for before, step in pairwise(steps) if step[0] == "IMPORT_NAME"
-        ]  # names are no texts
+        # names are no texts
+        taken = [before[1] for before, step in pairwise(steps) if step[0] == "IMPORT_NAME"]
         for each in one.co_consts:
             texts.update((each,) if type(each) is not tuple else () if each in taken else each)
     return frozenset(names), frozenset(one for one in texts if type(one) is str)
@@ -288,6 +287,11 @@ class Facts:
         self.bare: set[str] = set().union(*(one.bare for one in inner))  # those that it hands on
         self.asked: set[tuple[str, str]] = set().union(*(one.asked for one in inner))  # with an attribute
         self.around: set[str] = set().union(*(one.around for one in inner))  # so of the functions around it
+        bound, filled = _changed_in(steps)
+        self.bound: set[str] = bound.union(
+            *(one.bound for one in inner)
+        )  # variables of the module that it sets
+        self.filled: set[str] = filled.union(*(one.filled for one in inner))  # that it changes in place
         for (op, value, arg, _), (after, attribute, *_) in pairwise(steps):
             if op in _GLOBALS:
                 self.reads.add(value)
@@ -364,10 +368,9 @@ def fleeting_in(code: CodeType) -> frozenset[str]:
     return frozenset(found)
 
 
-@once
-def changed_in(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the variables of the module that code sets, and those that it changes by `[...] =` or as a container."""
-    bound, filled, steps = set[str](), set[str](), _steps_of(code)
+def _changed_in(steps: list[_Step]) -> tuple[set[str], set[str]]:
+    # the variables of the module that code sets, and those that it changes by `[...] =` or as a container
+    bound, filled = set[str](), set[str]()
     for at, (op, name, *_) in enumerate(steps):
         if op in ("STORE_GLOBAL", "DELETE_GLOBAL"):
             bound.add(name)
@@ -375,9 +378,7 @@ def changed_in(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
             filled.add(_variable(steps, at, _KEYS[op]))
         elif op in _ATTRIBUTES and name in _CHANGERS and steps[at - 1][0] in _GLOBALS:
             filled.add(steps[at - 1][1])
-    for inner in map(changed_in, _inner_codes(code)):
-        bound, filled = bound | inner[0], filled | inner[1]
-    return frozenset(bound), frozenset(filled - {""})
+    return bound, filled - {""}
 
 
 def _variable(steps: list[_Step], at: int, below: int) -> str:

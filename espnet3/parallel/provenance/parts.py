@@ -238,22 +238,17 @@ def _parts_of(module: ModuleType, file: str, wanted: dict[str, str]) -> dict[str
 @bytecode.once
 def parts_in(code: CodeType) -> dict[str, set[str]]:
     """Return the parts of a module as its file has them: functions, classes, constants, statements."""
-    body, functions = bytecode.body_of(code), bytecode.functions_in(code)
+    body, functions, values = bytecode.body_of(code), bytecode.functions_in(code), dict[str, Any]()
+    for name, each in functions.items():
+        if len(each) > 1:  # some have one name, as lambdas and what a decorator registers have
+            values[f"one of {name}"] = tuple(facts_of(one).hash for one in each)
+    values |= {f"the class {name}": names for name, names in bytecode.classes_in(code).items()}
+    values |= {f"{VALUE}{name}": one for name, one in body.constants.items()}
+    values["the builtins that it hides"] = sorted(body.times.keys() & vars(builtins).keys())
     found = {name: {facts_of(one).hash for one in each} for name, each in functions.items()}
-    # some have one name, as lambdas and what a decorator registers have
-    several = {
-        name: tuple(facts_of(one).hash for one in each) for name, each in functions.items() if len(each) > 1
-    }
-    found |= {f"one of {name}": {constant_hash(each)} for name, each in several.items()}
-    found |= {
-        f"the class {name}": {constant_hash(names)} for name, names in bytecode.classes_in(code).items()
-    }
-    found |= {f"{VALUE}{name}": {constant_hash(one)} for name, one in body.constants.items()}
-    found |= {
-        "the builtins that it hides": {constant_hash(sorted(body.times.keys() & vars(builtins).keys()))}
-    }
-    others = [pair for pair in body.definitions.items() if pair[0] not in body.constants]
-    return {BODY: {body.hash}, **found, **{f"{STATEMENT}{name}": {one} for name, one in others}}
+    found |= {name: {constant_hash(one)} for name, one in values.items()}
+    others = {name: one for name, one in body.definitions.items() if name not in body.constants}
+    return {BODY: {body.hash}, **found, **{f"{STATEMENT}{name}": {one} for name, one in others.items()}}
 
 
 def filling(value: Any, is_literal: bool) -> str:

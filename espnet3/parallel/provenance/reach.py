@@ -10,6 +10,7 @@ loaded yet. Variables that reached code sets are left out: which these are is kn
 from __future__ import annotations
 
 import builtins
+import gc
 import os
 import sys
 from abc import ABCMeta
@@ -22,7 +23,7 @@ from typing import Any, get_args
 from espnet3.parallel.checks import is_a, is_path, own_attribute
 from espnet3.parallel.provenance import FUNCTION, modules
 from espnet3.parallel.provenance import code as bytecode
-from espnet3.parallel.provenance.code import DIGITS, changed_in, facts_of
+from espnet3.parallel.provenance.code import DIGITS, facts_of
 from espnet3.parallel.provenance.content import PLAIN, WRAPPERS, given_to, used
 from espnet3.parallel.provenance.imports import NOTHING, SEES_ALL, WORD, Imports, texts_in
 from espnet3.parallel.provenance.modules import MAIN, compiled, is_own, is_users, locate, module_of
@@ -61,11 +62,17 @@ def code_of(roots: Iterable[Any], config: Any = None, compared: Any = None) -> t
 
     Code in a config counts, and what it has under `_target_`; of variables what `compared` leaves. The nearest first.
     """
-    reach = _Reach(roots := list(roots), config, compared)
-    reach.hash(config, "config")
-    reach.follow()
-    bases = [base for root in roots for base in getattr(root, "__mro__", ()) if not is_users(base)]
-    return reach.result({"forward", "build_env_local"}.union(*map(vars, bases))), reach.installed
+    collects = gc.isenabled()
+    gc.disable()  # to look at all objects of ESPnet's libraries takes a third of the time
+    try:
+        reach = _Reach(roots := list(roots), config, compared)
+        reach.hash(config, "config")
+        reach.follow()
+        bases = [base for root in roots for base in getattr(root, "__mro__", ()) if not is_users(base)]
+        return reach.result({"forward", "build_env_local"}.union(*map(vars, bases))), reach.installed
+    finally:
+        if collects:
+            gc.enable()
 
 
 # Gathers all that is reached, the nearest first
@@ -179,9 +186,9 @@ class _Reach(Imports):
         found, names = defaultdict[int, set[str]](set), (self._mentioned | called) - _MAKERS
         left, read = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
         for function, method in self._functions.values():
-            world, (bound, filled) = function.__globals__, changed_in(function.__code__)
+            world, facts = function.__globals__, facts_of(function.__code__)
             # of another class `add` may be anything
-            changed = bound | {name for name in filled if type(world.get(name)) in _CACHES}
+            changed = facts.bound | {name for name in facts.filled if type(world.get(name)) in _CACHES}
             is_special = method[:2] == method[-2:] == "__" and method not in _MAKERS
             if not method or is_special or method in names:
                 found[id(world)] |= changed
@@ -356,11 +363,9 @@ class _Reach(Imports):
 
     def _installed(self, owner: Any, names: Iterable[str]) -> None:
         # notes what the program has put into a module or a class
-        self.installed.add(module_of(owner).partition(".")[0])
-        if (
-            is_a(owner, type)
-            and own_attribute(sys.modules.get(module_of(owner)), owner.__qualname__) is not owner
-        ):
+        module = module_of(owner)
+        self.installed.add(module.partition(".")[0])
+        if is_a(owner, type) and own_attribute(sys.modules.get(module), owner.__qualname__) is not owner:
             return  # it has been made for another class, as torch does for each autograd function
         for name in sorted(vars(owner).keys() & names) if names else ():
             if is_a(value := vars(owner)[name], ModuleType) and is_users(value):

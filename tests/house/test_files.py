@@ -23,8 +23,8 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/arguments.py",
         ],
     ),
-    (2_029, ["espnet3/parallel/provenance/"]),
-    (2_603, ["espnet3/parallel/ledger/"]),
+    (2_075, ["espnet3/parallel/provenance/"]),
+    (2_627, ["espnet3/parallel/ledger/"]),
     (2_447, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
     (2_204, ["espnet3/parallel/pilots/"]),
     (1_005, ["espnet3/parallel/local/"]),
@@ -49,7 +49,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (698, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_553, ["espnet3_parallel/"]),
     (4_948, ["espnet3/components/", "espnet3/systems/"]),
-    (41_269, ["tests/"]),
+    (41_331, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

@@ -22,7 +22,7 @@ from espnet3.parallel.messages import brief, shortened
 from espnet3.parallel.provenance import EXECUTION
 from espnet3.parallel.provenance.content import PLAIN, Content, NoContentError, as_containers, attributes_of
 from espnet3.parallel.provenance.modules import MAIN, file_of, name_of
-from espnet3.parallel.provenance.parts import STATEMENT, VALUE, Code, changed_parts
+from espnet3.parallel.provenance.parts import EARLIER, STATEMENT, VALUE, Code, changed_parts, is_same
 from espnet3.parallel.provenance.reach import code_of
 from espnet3.parallel.provenance.settings import objects_in
 from espnet3.parallel.provenance.shown import differences, package_versions, shown_config
@@ -32,8 +32,8 @@ _BLOCKS = frozenset({"parallel", "runner"})
 _DEVICE = re.compile(r"(auto|cpu|cuda|gpu|mps|xpu|hip)(:\d+)?")
 _CHUNK = 1 << 16  # indices that are hashed at a time
 _SHOWN = 3  # indices of a list that are written out
-# By runner, provider, place, and the hash and the objects that items have left there: the hash before they ran, or None
-# for none, and references to these objects
+# By runner and provider (None: any), place, and the hash and the objects that items have left there: the hash before
+# they ran, or None for none, and references to these objects
 _BEFORE: dict[tuple[Any, ...], tuple[str | None, list[Any]]] = {}
 
 
@@ -79,17 +79,18 @@ def identify(
             "made from (a path, a name, numbers), and make it in build_env_local"
         ) from None
     code, packages = code_of([runner, provider], compared, _left)
-    paths = _describe_class(runner), _describe_class(provider)
+    both = _describe_class(runner), _describe_class(provider)
     for held, name, place, objects in _hashes(code, contents, parts):
         now = held.pop(name)
-        before, references = _BEFORE.get(_key(*paths, place, now, objects), (now, []))
-        if any(one() is None for one in references):  # these are other objects
-            before = now
+        before, others = (_before(who, place, now, objects) for who in (_paths(*both), None))
+        if before == now and others is not None and others != now:
+            earlier = [f"{EARLIER}{one.lstrip(EARLIER)}" for one in others.split()]
+            before = " ".join([now, *earlier])
         if before is not None:
             held[name] = before
     return Identity(
-        runner=paths[0],
-        provider=paths[1],
+        runner=both[0],
+        provider=both[1],
         config=shown_config(config),
         indices=describe_indices(items),
         seed=seed,
@@ -110,14 +111,17 @@ def items_have_run(before: Identity, runner: type, provider: type, config: Any) 
         was = {place: held[name] for held, name, place, _ in _hashes(before.code, before.contents, parts)}
         for held, name, place, objects in _hashes(code, contents, parts):
             now, then, (_, kind, _) = held[name], was.get(place), place
+            if then is not None and is_same(then, now):
+                continue
             if kind == "code":  # a list that was empty has no hash
                 counts = name.startswith(VALUE)
             else:  # plain data of a config may be another list that is equal to this one
                 counts = then is not None and bool(kind == "values" or objects)
-            if counts and now != then and not name.startswith(STATEMENT):
+            if counts and not name.startswith(STATEMENT):
                 with suppress(TypeError):  # of an object to which there is no reference
                     references = [weakref.ref(one) for one in objects]
-                    _BEFORE[_key(before.runner, before.provider, place, now, objects)] = then, references
+                    for who in (_paths(before.runner, before.provider), None):
+                        _BEFORE[(who, place, now, *map(id, objects))] = then, references
 
 
 def _hashes(code: Code, contents: dict[str, str], parts: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
@@ -130,8 +134,13 @@ def _hashes(code: Code, contents: dict[str, str], parts: dict[str, Any]) -> Iter
         yield contents, name, ("", "config", name), objects_in(parts.get(name))
 
 
-def _key(runner: Any, provider: Any, place: Any, now: str, objects: list[Any]) -> tuple[Any, ...]:
-    return runner["path"], provider["path"], place, now, tuple(map(id, objects))
+def _paths(runner: dict[str, str | None], provider: dict[str, str | None]) -> tuple[str | None, str | None]:
+    return runner["path"], provider["path"]
+
+
+def _before(who: Any, place: Any, now: str, objects: list[Any]) -> str | None:
+    before, references = _BEFORE.get((who, place, now, *map(id, objects)), (now, []))
+    return now if any(one() is None for one in references) else before  # else these are other objects
 
 
 def without_execution(config: Any, place: str, left_out: list[str], lists: bool = False) -> Any:
@@ -204,17 +213,18 @@ def changes(old: dict[str, Any], new: Identity, lost: Sequence[str] | None = Non
         code = ["it was compiled by Python {}, and cannot be compared in {}".format(*pythons)]
     else:  # where the class is another, so is its code
         code = changed_parts(old["code"], new.code) if not lines else []
-    if [*(old.get("contents") or {}).items()] != [*new.contents.items()]:  # their order counts
+    was, now = old.get("contents") or {}, new.contents
+    if [*was] != [*now] or not all(is_same(was[name], now[name]) for name in now):  # their order counts
         lists = not any(place.endswith("batch_size") for place in new.not_compared)
         configs = [without_execution(each, "", [], lists) for each in (old.get("config"), new.config)]
         lines += differences(*configs) or _hidden(old, new)
     lines += [f"code: {line}" for line in code]
-    held, now = old.get("indices") or {}, new.indices
-    if held.get("sha256") != now["sha256"] and lost != []:
+    held, listed = old.get("indices") or {}, new.indices
+    if held.get("sha256") != listed["sha256"] and lost != []:
         gone = f"; no longer in the list: {', '.join(shortened(list(lost), 5))}" if lost else ""
         if lost is None and new.plan.get("shards"):
             gone = "; with writer hooks a list may grow at its end, and 'force' computes any other one anew"
-        lines.append(f"indices: {list_shown(held)} -> {list_shown(now)}{gone}")
+        lines.append(f"indices: {list_shown(held)} -> {list_shown(listed)}{gone}")
     if old.get("seed") != new.seed:
         lines.append(f"seed: {old.get('seed')} -> {new.seed}")
     return lines
@@ -222,10 +232,23 @@ def changes(old: dict[str, Any], new: Identity, lost: Sequence[str] | None = Non
 
 def _hidden(old: dict[str, Any], new: Identity) -> list[str]:
     was = old.get("contents") or {}
-    changed = [name for name in {**was, **new.contents} if was.get(name) != new.contents.get(name)]
+    changed = [
+        name for name in {**was, **new.contents} if not is_same(was.get(name, ""), new.contents.get(name, ""))
+    ]
     if not changed:
         return ["config: the order of its values has changed"]
     return [f"{name}: a masked value, the content or the order of its values has changed" for name in changed]
+
+
+def keep_earlier(old: dict[str, Any], new: Identity) -> None:
+    """Take over, into the identity of the same run, what items of other runs had made of values as it began."""
+    was = {
+        place: held[name]
+        for held, name, place, _ in _hashes(old.get("code") or {}, old.get("contents") or {}, {})
+    }
+    for held, name, place, _ in _hashes(new.code, new.contents, {}):
+        if EARLIER in was.get(place, ""):
+            held[name] = was[place]
 
 
 def changed_packages(old: dict[str, Any], new: Identity) -> list[str]:

@@ -76,8 +76,9 @@ _CHANGERS = frozenset({"append", "appendleft", "add", "clear", "discard", "exten
 )  # fmt: skip
 # What is another one at each start, by the first and the last name that lead there; and names that say the same of it
 _FLEETING = {("time", name) for name in ("time", "time_ns", "monotonic", "perf_counter", "strftime", "ctime")}
-_FLEETING |= {("datetime", "now"), ("datetime", "today"), ("date", "today"), ("os", "getpid"), ("uuid", "uuid4"),
-    ("socket", "gethostname"), ("tempfile", "mkdtemp"), ("tempfile", "TemporaryDirectory")}  # fmt: skip
+_FLEETING |= {("datetime", "now"), ("datetime", "utcnow"), ("datetime", "today"), ("date", "today"),
+    ("os", "getpid"), ("uuid", "uuid4"), ("socket", "gethostname"), ("tempfile", "mkdtemp"),
+    ("tempfile", "TemporaryDirectory")}  # fmt: skip
 FLEETING_NAMES = {name for _, name in _FLEETING}
 _SAME = {"str", "int", "float", "round", "Path", "pathlib", "timezone"}.union(*_FLEETING)
 # An instruction: its name, the name or constant that it uses, or where it jumps to, or else its argument; its argument
@@ -211,6 +212,11 @@ class Body:
                 program = part[-1][1]  # up to here it runs only where a module is the program
             elif part[0][3] >= program and not self._defines(part):
                 rest += part
+        for inner in _inner_codes(code):  # also of a class that a decorator takes
+            found = {} if inner.co_flags & _IS_FUNCTION else body_of(inner).definitions
+            for name, one in found.items():  # two classes may have one name
+                full = f"{inner.co_name}.{name}"
+                self.definitions[full] = self.definitions.get(full, "") + one
         self.hash = _hash(code, rest, True)  # without definitions and lines for the program
 
     def _defines(self, part: list[_Step]) -> bool:
@@ -225,10 +231,6 @@ class Body:
             counts = [part[0], part[2], part[at - 1]] if ops["IMPORT_NAME"] else part
             said = repr([(step[0], _steady(step[1], True)) for step in counts])
             self.definitions[name] = hashlib.sha256(said.encode()).hexdigest()[:DIGITS]
-        for inner in (step[1] for step in part if isinstance(step[1], CodeType)):
-            if not inner.co_flags & _IS_FUNCTION:
-                found = body_of(inner).definitions
-                self.definitions |= {f"{part[-1][1]}.{key}": one for key, one in found.items()}
         if ops.keys() <= _LITERAL:
             self.literals.update(names)
             self.constants |= {part[-1][1]: part[-2][1]} if part[-2][0] == "LOAD_CONST" else {}
@@ -287,6 +289,7 @@ class Facts:
         self.bare: set[str] = set().union(*(one.bare for one in inner))  # those that it hands on
         self.asked: set[tuple[str, str]] = set().union(*(one.asked for one in inner))  # with an attribute
         self.around: set[str] = set().union(*(one.around for one in inner))  # so of the functions around it
+        self.handed: set[str] = set().union(*(one.handed for one in inner))  # attributes that it hands on
         bound, filled = _changed_in(steps)
         self.bound: set[str] = bound.union(
             *(one.bound for one in inner)
@@ -300,6 +303,8 @@ class Facts:
                 self.bare.update([] if is_called or after in _ATTRIBUTES else [value])
             elif op in _DEREFS and after not in _ATTRIBUTES:
                 self.around.add(value)
+            elif op in _ATTRIBUTES and after not in _ATTRIBUTES:
+                self.handed.add(value)
 
 
 facts_of = once(cache(Facts))  # code that is equal has equal lines, and constants of the same types
@@ -350,22 +355,37 @@ def imports_in(code: CodeType, package: str, at_once: bool = False) -> list[tupl
 @once
 def fleeting_in(code: CodeType) -> frozenset[str]:
     """Return the variables and attributes that code sets by nothing but the clock, the process and the like."""
-    found, read, names, chain = set[str](), set[tuple[str, ...]](), set[str](), [""]
-    for op, value, *_ in _steps_of(code):
-        chain = [*chain, value] if op in _ATTRIBUTES else [value] if op in _GLOBALS else [""]
+    found, others, chain, taken = set[str](), set[str](), [""], dict[str, list[str]]()
+    read, names, kept, module = set[tuple[str, ...]](), set[str](), set[str](), ""
+    for (op, value, *_), (after, alias, *_) in pairwise([*_steps_of(code), ("", "", 0, 0)]):
+        if op.startswith("IMPORT_"):
+            module = value if op == "IMPORT_NAME" else module
+            taken |= (
+                {alias: [module] if op == "IMPORT_NAME" else [module, value]} if after == "STORE_NAME" else {}
+            )
+        is_global = op in _GLOBALS
+        chain = [*chain, value] if op in _ATTRIBUTES else taken.get(value, [value]) if is_global else [""]
         read.add((chain[0], chain[-1]))
-        if op in _GLOBALS or (op.startswith("BUILD_") and op not in ("BUILD_STRING", "BUILD_SLICE")):
+        if is_global or (op.startswith("BUILD_") and op not in ("BUILD_STRING", "BUILD_SLICE")):
             names.add(chain[0] or op)
+        elif op.startswith((*_TURNS, "UNPACK")) or (
+            op in _ATTRIBUTES and {("os", value)} & (read - _FLEETING)
+        ):
+            names.add(op)
+        elif op == "LOAD_FAST" and after != "STORE_ATTR":
+            names.add(f"{value}, a local")
+        kept |= names if op.startswith(_COPIES) else set()  # of `one or another`
+        if op.startswith("STORE_"):
+            is_new = (read & _FLEETING or names & found) and names | kept <= _SAME | found
+            (found if is_new else others).add(f"{value}, a local" if op == "STORE_FAST" else value)
+            kept = set()
         if op.startswith(_TAKERS):
-            is_new = read & _FLEETING or names & found
-            if is_new and names <= _SAME | found and op in ("STORE_NAME", "STORE_ATTR"):
-                found.add(value)
             read, names = set(), set()
     for one in _inner_codes(code):
         found.update(
             f"{one.co_name}.{name}" for name in ([] if one.co_flags & _IS_FUNCTION else fleeting_in(one))
         )
-    return frozenset(found)
+    return frozenset(found - others)
 
 
 def _changed_in(steps: list[_Step]) -> tuple[set[str], set[str]]:

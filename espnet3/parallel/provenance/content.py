@@ -14,7 +14,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import filterfalse, repeat
 from pathlib import PurePath
 from types import CodeType, FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
@@ -46,7 +46,7 @@ _CYTHON = "cython_function_or_method"
 # Classes, or their modules, of objects that never decide a result, and of those that differ at each start
 _NOTHING = {"_thread", "threading", "logging", "_io", "io", "weakref", "_weakref", "_weakrefset", "_abc",
     "os._Environ", "multiprocessing.queues", "multiprocessing.synchronize", "subprocess.Popen", "psutil.Process",
-    "ctypes.CDLL", "loguru._logger"}  # fmt: skip
+    "ctypes.CDLL", "loguru._logger", "pydantic._internal._validate_call"}  # fmt: skip
 _ONCE = {"_random", "random", "numpy.random._generator", "numpy.random.mtrand", "contextvars", "_contextvars"}
 _OF_START = {"pydantic._internal._decorators": {"cls_ref"}}  # attributes that are addresses
 # By type, a function that reads its content as bytes, a text or a container, past methods of a subclass
@@ -288,7 +288,7 @@ def _instead(value: Any, kind: type) -> Any:
     if kind in WRAPPERS:
         return (kind.__name__, *[getattr(value, name) for name in WRAPPERS[kind]])
     wrapped = own_attribute(value, "__wrapped__")
-    if type(wrapped) is FunctionType and not is_users(kind):
+    if type(wrapped) is FunctionType and not is_users(kind) and kind is not partial:
         # an installed decorator's object, such as numba's: beside function and options it holds what a process has made
         options = own_attribute(value, "targetoptions")
         plain = sorted(options.items() if type(options) is dict else (), key=str)

@@ -51,6 +51,12 @@ def is_users(thing: Any) -> bool:
     live = thing if is_a(thing, ModuleType) else sys.modules.get(module)
     if module == "types" and is_a(thing, type) and own_attribute(live, thing.__qualname__) is not thing:
         return True  # of `dataclasses.make_dataclass` before Python 3.12
+    if (
+        live is None
+        and is_a(thing, type)
+        and not any(is_a(one, FunctionType) for one in vars(thing).values())
+    ):
+        return False  # of a module in C that says another name
     file = own_attribute(live, "__file__")
     if isinstance(file, str) and not file.startswith("<"):
         return is_own(file)

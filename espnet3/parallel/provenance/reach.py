@@ -224,13 +224,16 @@ class _Reach(Imports):
 
     def _function(self, function: FunctionType, name: str, method: str = "") -> None:
         code = function.__code__
-        if id(function) in self._functions or code.co_filename.startswith("<attrs generated"):
-            return  # of these what they were made from counts; another salt is in each
+        if id(function) in self._functions or code.co_filename.startswith(("<attrs generated", "<@beartype")):
+            self.add(vars(function).get("__wrapped__"))
+            return  # what they were made from counts; another salt is in each
         self._seen[id(function)] = self._functions[id(function)] = function, method
         # not what the function says, which may be the module of another one that it stands for
         module, is_text = str(function.__globals__.get("__name__", "")), code.co_filename.startswith("<")
         entry = self._entry(module, "" if is_text else os.path.abspath(code.co_filename))
         known = name if is_text else getattr(code, "co_qualname", function.__qualname__)
+        if known.startswith("__autoreload"):  # IPython has put new code into the function
+            known = function.__qualname__
         kind = "values" if is_text and entry["file"] else "code"
         # a builtin that it reads may have been defined meanwhile
         facts = facts_of(code)
@@ -265,7 +268,8 @@ class _Reach(Imports):
         if fields := known.get("__dataclass_fields__"):
             counts = {key: one for key, one in fields.items() if self.compared(key, one.default)}
             known["__dataclass_fields__"] = counts
-        for one, kind in dict(known.pop("__annotations__", {})).items():
+        hints = known.pop("__annotations__", {})  # of a class made in C these may be a descriptor
+        for one, kind in hints.items() if type(hints) is dict else ():
             self._value(module, f"the annotation of {name}.{one}", kind)
             words, live = WORD.findall(kind) if type(kind) is str else (), sys.modules.get(module)
             self._names(vars(live) if words and live is not None else {}, {*words}, frozenset(words))
@@ -289,10 +293,16 @@ class _Reach(Imports):
         self._of_module(builtins, frozenset(facts.reads - world.keys()))
         read = {name: world[name] for name in facts.reads & world.keys()}
         whole = {name for name, attribute in facts.asked if attribute == "__dict__"}
-        for name in (facts.bare | whole) & read.keys():
-            if is_a(read[name], ModuleType) and is_users(read[name]):
-                self.add(read[name])
-                self._any[read[name]] = None
+        own = {name: one for name, one in read.items() if is_a(one, ModuleType) and is_users(one)}
+        handed, left = [own[name] for name in (facts.bare | whole) & own.keys()], [*own.values()]
+        for module in left:  # which grows
+            inner = {name: vars(module)[name] for name in facts.names & vars(module).keys()}
+            own = {name: one for name, one in inner.items() if is_a(one, ModuleType) and is_users(one)}
+            left += [one for one in own.values() if one not in left]
+            handed += [own[name] for name in facts.handed & own.keys()]
+        for module in handed:
+            self.add(module)
+            self._any[module] = None
         kinds = FunctionType, BuiltinFunctionType, ModuleType
         called = [one.__name__ for one in read.values() if is_a(one, kinds)]
         near = {*facts.names, *map(id, read.values())}

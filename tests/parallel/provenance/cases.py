@@ -121,6 +121,17 @@ GIVEN = {
     "a helper's variable set from outside": program("import helper\nhelper.K = GIVEN", "helper.f(idx)"),
     "a default of forward": program("", "s").replace("forward(idx)", "forward(idx, s=GIVEN)"),
     "a default of a function": program("def f(s=GIVEN): return s", "f()"),
+    "a seed, or else the time": program(
+        "import time\nclass C:\n    def __init__(self, seed=None): self.seed = seed or int(time.time())\nC1 = C(GIVEN)",
+        "C1.seed"),
+    "a variable that may be the time": program(
+        "import time\nif not GIVEN:\n    S = int(time.time())\nelse:\n    S = GIVEN", "S"),
+    "a value beside the time": program("import time\nclass C:\n    def __init__(self, k):\n"
+        "        t = time.time()\n        self.k, self.kind = k, type(t)\nC1 = C(GIVEN)", "C1.k"),
+    "the environment, or else the time": program(
+        "import time\nos.environ['K_'] = str(GIVEN)\nK = int(os.environ.get('K_', time.time()))", "K"),
+    "a partial function in another's name": program(
+        "def f(k=0): return k\nG = functools.update_wrapper(functools.partial(f, k=GIVEN), f)", "G()"),
     "an object with slots": program(
         "class C:\n    __slots__ = ('s',)\n    def __init__(self, s): self.s = s\nCFG = C(GIVEN)", "CFG.s"),
     "a member of an enumeration": program("class E(enum.Enum):\n    A = 1\n    B = 2\nS = E(GIVEN)", "S.value"),
@@ -179,6 +190,9 @@ EDITED = {
         "(a or b)", "(a and b)"),
     "the first value of what a function may set": (
         program("B = VALUE\ndef f(b=None):\n    global B\n    B = b or B\n    return B", "f()"), "1", "2"),
+    "code that IPython has put into a method": (program("class A:\n    def f(self): return VALUE\n"
+        "if VALUE > 1 and hasattr(A.f.__code__, 'co_qualname'):\n"
+        "    A.f.__code__ = A.f.__code__.replace(co_qualname='__autoreload_class__.f')", "A().f()"), "1", "2"),
     "a function in a partial in a table": (
         program("def f(k): return k * VALUE\nT = {'a': [functools.partial(f, 1)]}", "T['a'][0]()"), "1", "2"),
 }  # fmt: skip
@@ -214,6 +228,8 @@ ACCEPTED = {
         program("from pydantic import BaseModel, field_validator\nclass A(BaseModel):\n    k: int = 2  # VALUE\n"
                 "    @field_validator('k')\n    def v(cls, k): return k", "A().k"), "1", "2"),
     "a class of attrs": (program("import attrs\n@attrs.frozen\nclass A:\n    k: int = 2  # VALUE", "A().k"), "1", "2"),
+    "the time by another name": (program("import datetime as dt\nfrom time import strftime as now\n"
+        "T0, T1 = 0, 0\nT2 = dt.datetime.now()\nT3 = now('%s')  # VALUE", "T0 and (T2, T3)"), "1", "2"),
     "the time of a start": (program("import time\nT0 = time.time()\nclass W:\n    t0 = time.time()\n"
         "    def __init__(s): s.t = time.time()\nW0 = W()\n# VALUE", "T0 + W0.t + W.t0"), "1", "2"),
     "another environment": (program("from os import environ\nenviron['VALUE'] = ''", "environ.get('1')"), "1", "2"),

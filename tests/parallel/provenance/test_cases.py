@@ -4,6 +4,7 @@ import builtins
 import importlib
 import json
 import math
+import shutil
 import string
 import sys
 from dataclasses import asdict
@@ -117,6 +118,37 @@ def test_what_items_leave_counts_for_another_runner(package: Package, tmp_path: 
     before = Run.of(program.S(program.P(None)), range(3)).identity()
     program.R(program.P(None), output_dir=tmp_path / "out")(range(2))
     assert differences(before, Run.of(program.S(program.P(None)), range(3)).identity()) != []
+
+
+SHARED = """
+class Tok:
+    def __init__(self, k): self.k, self.known = k, {}
+    def of(self, i):
+        self.known[i] = i * self.k
+        return self.known[i]
+TOK = Tok(VALUE)
+class S(BaseRunner):
+    @staticmethod
+    def forward(idx): return TOK.of(idx + 7)
+"""
+
+
+def test_what_an_earlier_stage_has_cached_is_no_change(package: Package, tmp_path: Path) -> None:
+    """A program whose first runner is done goes on with its second; more items of the first, too, but no edit."""
+
+    def start(value: str, first: int, second: int) -> None:
+        identity(package, cases.program(SHARED.replace("VALUE", value), "TOK.of(idx)"))
+        program = sys.modules["program"]
+        for runner, number in ((program.R, first), (program.S, second)):
+            assert (
+                len(runner(program.P(None), output_dir=tmp_path / runner.__name__)(range(number))) == number
+            )
+
+    for first, second in ((3, 2), (3, 4), (5, 6)):
+        start("1", first, second)
+    shutil.rmtree(tmp_path / "R")
+    with pytest.raises(ChangedRunError, match="TOK"):
+        start("2", 5, 6)
 
 
 def test_what_items_change_where_only_the_config_leads_does_not_count(

@@ -21,6 +21,14 @@ EDITED = {
     "def f(): return N().go1()\n",
     "an attribute that hides one": "class B:\n    w1 = 1\nclass N(B):\n    wVALUE = 2\ndef f(): return N.w1\n",
     "a member of an enum": "from enum import Enum\nclass C(Enum):\n    A = 1\n    BVALUE = 2\ndef f(): return [*C]\n",
+    "a default of a dataclass": "from dataclasses import dataclass\n@dataclass\nclass C:\n    k: int = VALUE\n"
+    "def f(): return C().k\n",
+    "a default of a method of a decorated class": "def same(c): return c\n@same\nclass C:\n"
+    "    def go(self, k=VALUE): return k\ndef f(): return C().go()\n",
+    "an attribute of a generic class": "from typing import Generic, TypeVar\nT = TypeVar('T')\n"
+    "class C(Generic[T]):\n    k = VALUE\ndef f(): return C.k\n",
+    "an attribute of a class within one, of two of a name": "try:\n    import nowhere\n    class C: pass\n"
+    "except ImportError:\n    class C:\n        class D:\n            k = VALUE\ndef f(): return C.D.k\n",
     "a member of a decorated class": "def same(c): return c\n@same\nclass N:\n    def goVALUE(self): return 1\n"
     "def f(): return hasattr(N, 'go1')\n",
     "one of three lambdas": "T = {'a': lambda: 1, 'b': lambda: VALUE, 'c': lambda: 2}\ndef f(): return T['b']()\n",

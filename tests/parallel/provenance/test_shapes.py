@@ -83,6 +83,12 @@ EDITED: dict[str, dict[str, str]] = {
     "a module of a package by a computed name": {
         "pkg/__init__": "from . import a\n", "pkg/a": "T = {'k': VALUE}\n",
         "program": program("getattr(pkg, 'a'[:1]).T['k']", "import pkg")},
+    "a class of a module by a computed name": {
+        "pkg/__init__": "", "pkg/enc": "class Big:\n    w = VALUE\n",
+        "program": program("getattr(pkg.enc, 'B' + 'ig').w", "import pkg.enc")},
+    "a module that is handed on by its package": {
+        "pkg/__init__": "", "pkg/enc": "def build(): return VALUE\n",
+        "program": program("made(pkg.enc)", "import pkg.enc\ndef made(one): return one.build()")},
     "which module a name is": {
         "n1": "def f():\n    return 1\n", "n2": "def f():\n    return 2\n",
         "program": program("net.f()", "import nVALUE as net")},

@@ -285,7 +285,7 @@ class _Attempt(Counted):
         position = self.spec.begin + at
         # else a hook failed, without an item
         if at < len(self.spec.items) and stop.index == self.spec.items[at]:
-            self._append_failure(position, stop)
+            self._append(position, Block(stop=stop))
         say(stop.traceback)
         if stop.cause == "runner":
             return f"the runner failed: {stop.error_type}: {stop.message}"
@@ -383,12 +383,11 @@ class _Attempt(Counted):
     def _too_late(self, late: Late) -> None:
         try:
             begin = self.begin + late.position
-            why = late.seconds, late.stack, late.error
-            self.losses.add(Loss(begin, late.items, ProcessEnd(signal=signal.SIGKILL), True, True, *why))
+            end, why = ProcessEnd(signal=signal.SIGKILL), late.error
+            self.losses.add(Loss(begin, late.items, end, seconds=late.seconds, stack=late.stack, error=why))
             self.job.place[stopping.IS_LATE] = True
             self.marks.note(stopping=True)
-            took = f"took {late.seconds:.1f} s"
-            did = took if late.error is None else f"raised {': '.join(late.error[:2])}"
+            did = f"took {late.seconds:.1f} s" if why is None else f"raised {': '.join(why[:2])}"
             say(f"killing this process: {late.items} items from position {begin} {did}")
         finally:
             end_process()
@@ -398,25 +397,19 @@ class _Attempt(Counted):
         return f"{failure.name} failed{again}: {failure.error_type}: {failure.message}"
 
     def _append(self, begin: int, block: Block) -> None:
-        # results first, and the failure that stops the shard last
         values, failed = block.values, set(block.failed)
         places = range(begin, begin + len(values))
-        self.lease.check()
-        results = [value for place, value in enumerate(values) if place not in failed]
-        self.files.append(results, None if failed else places)
-        self.n_lines += len(results)
-        self._take((at for place, at in enumerate(places) if place not in failed), OK)
-        for place in block.failed:
-            self._append_failure(begin + place, values[place])
+        lost = [(places[at], values[at]) for at in block.failed]
         if block.stop is not None:
-            self._append_failure(begin + len(values), block.stop)
-        self.times.took(self.worker, block, places)
-
-    def _append_failure(self, position: int, failure: ItemFailure) -> None:
+            lost.append((places.stop, block.stop))
         self.lease.check()
-        self.files.append_failures([(position, failure)])
-        self.n_lines += 1
-        self._take([position], FAILED)
+        results = [value for at, value in enumerate(values) if at not in failed]
+        self.files.append(results, None if failed else places)
+        self.files.append_failures(lost)
+        self.n_lines += len(results) + len(lost)
+        self._take(places, OK)
+        self._take((place for place, _ in lost), FAILED)
+        self.times.took(self.worker, block, places)
 
     def _take(self, positions: Iterable[int], state: int) -> None:
         begin, n = self.spec.begin, len(self.state)

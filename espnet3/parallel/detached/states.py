@@ -258,7 +258,7 @@ class RunStatus:
 
 
 def shard_status(
-    layout: Layout, plan: Plan, number: int, job_id: str, now_ns: int, queue: Queue | None
+    layout: Layout, plan: Plan, number: int, job_id: str, now_ns: int | None, queue: Queue | None
 ) -> ShardStatus:
     """Return the state of one shard: files first, what the scheduler says second."""
     folder = layout.shard(number)

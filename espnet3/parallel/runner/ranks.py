@@ -24,7 +24,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from espnet3.parallel.checks import loaded
 from espnet3.parallel.engine.exceptions import describe_error
@@ -32,9 +32,7 @@ from espnet3.parallel.engine.inside import inside_item
 from espnet3.parallel.errors import NoOutputDirError
 from espnet3.parallel.ledger.errors import ChangedRunError, IncompleteRunError, LedgerError
 from espnet3.parallel.runner.progress import say
-
-if TYPE_CHECKING:
-    from espnet3.parallel.runner.run import Run
+from espnet3.parallel.runner.run import Run, finish
 
 FAILED = "rank0_failed.json"  # in the run folder: the error of rank 0, for the waiting ranks
 _STARTED = time.time()  # older files of rank 0 are of an earlier start of the program
@@ -111,7 +109,8 @@ def results_of_rank_0(run: Run, rank: Rank) -> Any:
     from espnet3.parallel.ledger.merge import Results
 
     folder = _Wait(run, rank).until(lambda wait: wait.is_complete())
-    return run.finish(Results(folder), len(read_run(folder)["plan"].get(SHARDS, ())))
+    shards = len(read_run(folder)["plan"].get(SHARDS, ()))
+    return finish(run.runner, run.items, Results(folder), folder, shards)
 
 
 def wait_for_submission(run: Run, rank: Rank, plan: Path) -> None:

@@ -108,15 +108,6 @@ class Run:
         named = {name for one in called for name in inspect.signature(getattr(kind, one)).parameters}
         return {name: value for name, value in found.items() if name in named}
 
-    def finish(self, results: Any, shards: int = 0) -> Any:
-        """Call the runner's `merge`, for so many shards, or `write_outputs`, and return the result of the call."""
-        if is_default(type(self.runner), "merge"):
-            self.runner.write_outputs(self.items, results)
-            return results
-        assert self.folder is not None
-        folder = seen_as(self.folder, self.runner.output_dir / self.runner.shard_subdir)
-        return self.runner.merge([folder / f"split.{number}" for number in range(shards)])
-
     def identity(self) -> Identity:
         """Return the run's identity, by which its folder is recognised."""
         from espnet3.parallel.ledger.identity import identify  # here: it is a tenth of a second
@@ -136,6 +127,15 @@ class Run:
             policy=asdict(self.policy),
             plan={"shards": cut(n, n // 2 if few else SHARDS, self.cost, self.align)} if self.writes else {},
         )
+
+
+def finish(runner: Any, items: Sequence[Any], results: Any, folder: Path | None, shards: int) -> Any:
+    """Call a runner's `merge`, for so many shards, or `write_outputs`, and return the result of the call."""
+    if folder is None or is_default(type(runner), "merge"):
+        runner.write_outputs(items, results)
+        return results
+    folder = seen_as(folder, runner.output_dir / runner.shard_subdir)
+    return runner.merge([folder / f"split.{number}" for number in range(shards)])
 
 
 def compute(run: Run, client: Any, config: ParallelConfig) -> Any:
@@ -186,7 +186,7 @@ def _to_list(run: Run, spec: RunSpec, launch: Launch, report: Report) -> Any:
     if work.order is not None:  # the most expensive items went first
         results = [results[at] for at in sorted(range(len(results)), key=work.order.__getitem__)]
     report.end(report.summary())
-    return run.finish(results)
+    return finish(run.runner, run.items, results, None, 0)
 
 
 def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Report) -> Any:
@@ -219,7 +219,7 @@ def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Repo
             folder.event("computed", **asdict(summary))
             folder.merge(finished=not run.finishes)
             report.end(summary)
-            result = run.finish(Results(path), len(shards))
+            result = finish(run.runner, run.items, Results(path), path, len(shards))
         finally:
             if loaded.is_used_here():
                 provider = run.runner.provider

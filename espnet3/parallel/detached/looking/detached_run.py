@@ -20,9 +20,9 @@ from espnet3.parallel.config import DetachedSettings
 from espnet3.parallel.detached.job_spec import load, same_file
 from espnet3.parallel.detached.launch import job_arrays, kube_jobs
 from espnet3.parallel.detached.launch.handover import hand_over, launcher, put_specs
-from espnet3.parallel.detached.layout import DONE, ENDED, LOG, RUNNER, TEMPLATE, Layout, Plan, tail
+from espnet3.parallel.detached.layout import ENDED, LOG, RUNNER, TEMPLATE, Layout, Plan, tail
 from espnet3.parallel.detached.looking.status import changed_sources, run_status, status_of_ended, watch
-from espnet3.parallel.detached.states import GRACE, MAY_BE_QUEUED, JobState, RunStatus, acquire, read_mark
+from espnet3.parallel.detached.states import GRACE, MAY_BE_QUEUED, JobState, RunStatus, acquire, shard_status
 from espnet3.parallel.engine.exceptions import item_error, recorded_error
 from espnet3.parallel.engine.inside import refuse_in_import
 from espnet3.parallel.errors import ConfigError, ParallelError, explained
@@ -35,8 +35,9 @@ from espnet3.parallel.ledger.merge import Results, merge_splits, note_finished
 from espnet3.parallel.ledger.split import FAILED, LEFT, OK, RESULTS, Scan
 from espnet3.parallel.messages import counted, html_table
 from espnet3.parallel.provenance.parts import LoadedCode
-from espnet3.parallel.runner.hooks import folder_entries, is_default
+from espnet3.parallel.runner.hooks import folder_entries
 from espnet3.parallel.runner.progress import NoneWatch
+from espnet3.parallel.runner.run import finish
 
 _PATIENCE = 60.0  # seconds beyond the grace: schedulers have a grace of their own
 _LOOK = 0.2  # seconds between two looks at the leases
@@ -104,9 +105,9 @@ class DetachedRun(Sequence[JobRecord]):
         return f"<{len(self)} {self._plan.env} jobs of {str(self.path)!r}>"
 
     def _repr_html_(self) -> str:
-        marks = [read_mark(self._layout.shard(shard)) for shard in range(len(self))]
-        ok, failed = (sum(mark.get(name, 0) for mark in marks) for name in ("ok", "failed"))
-        done = sum((self._layout.shard(shard) / DONE).exists() for shard in range(len(self)))
+        shards = [shard_status(self._layout, self._plan, n, "", None, None) for n in range(len(self))]
+        ok, failed = sum(shard.ok for shard in shards), sum(shard.failed for shard in shards)
+        done = sum(shard.state is JobState.DONE for shard in shards)
         rows = [
             ("folder", self.path),
             ("jobs", f"{len(self):,} {self._plan.env} jobs, {self._plan.n_workers:,} at a time"),
@@ -299,10 +300,7 @@ class DetachedRun(Sequence[JobRecord]):
             runner = _finishing_runner(layout, self._runner)
             if resumed(True) != "force":
                 LoadedCode(plan.code).check("this process, which merges,")
-            if is_default(type(runner), "merge"):
-                runner.write_outputs(items, found := results)
-            else:
-                found = runner.merge([layout.run / f"split.{shard}" for shard in range(plan.n_shards)])
+            found = finish(runner, items, results, layout.run, plan.n_shards)
             note_finished(layout.run)
             return found
 

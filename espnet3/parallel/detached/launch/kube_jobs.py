@@ -114,7 +114,7 @@ def query(layout: Layout, jobs: dict[str, str]) -> Queue:
         states: Queue = {}
         for shard, place in jobs.items():
             name, _, index = place.partition("/")
-            own = pods.get((name, index), [])
+            own = pods.get(place, [])
             state, note = shard_state(found.get(name), index, own)
             lines = api.log_of(server, own[-1]).splitlines() if own and not state.alive else []
             end = f"; its output ends with: {lines[-1].strip()}" if lines else ""
@@ -130,13 +130,14 @@ def _items(server: Server, layout: Layout, group: str, kind: str) -> list[dict[s
     return server.items(server.path(group, kind), labelSelector=f"{kube.RUN}={_label(layout)}")
 
 
-def _pods(server: Server, layout: Layout) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+def _pods(server: Server, layout: Layout) -> dict[str, list[dict[str, Any]]]:
+    # by the id of their shard's job
+    found: dict[str, list[dict[str, Any]]] = {}
     every = _items(server, layout, "v1", "pods")
     for pod in sorted(every, key=lambda pod: str(pod["metadata"]["creationTimestamp"])):
         labels, notes = (pod["metadata"].get(part) or {} for part in ("labels", "annotations"))
-        index = "" if kube.SHARD in labels else str(notes.get(kube.INDEX, ""))
-        found.setdefault((labels.get(kube.OWNER, ""), index), []).append(pod)
+        owner, index = labels.get(kube.OWNER, ""), notes.get(kube.INDEX)
+        found.setdefault(f"{owner}/{index}" if index else owner, []).append(pod)
     return found
 
 
@@ -170,8 +171,7 @@ def printed(layout: Layout, shards: Sequence[int]) -> dict[int, list[Path]]:
         with contextlib.suppress(ParallelError), _server(layout) as server:
             pods = _pods(server, layout)
             for shard in silent:
-                job, _, index = ids[str(shard)].partition("/")
-                for pod in pods.get((job, index), []):
+                for pod in pods.get(ids[str(shard)], []):
                     if text := api.log_of(server, pod, _ALL):
                         file = folder / f"printed.{shard}.{pod['metadata']['name']}.txt"
                         write_whole(file, f"{text}\n".encode())

@@ -162,13 +162,7 @@ class _Attempt(Counted):
         job.place[stopping.SHARD] = spec.shard
         self.marks = states.Marks(self.folder, self.losses)
         self.stopping.begin(self.folder, self.marks)
-        history = History(spec.policy, self.losses.losses)
-        self.suspects = set(history.suspects)  # positions that go one by one, and those that have failed
-        # of the positions that do not go again
-        self.failures = {
-            at: history.failure(at, spec.items[at - spec.begin], self.worker, self.worker)
-            for at in history.failed
-        }
+        self.history = History(spec.policy, self.losses.losses)
         file = self.layout.failures / str(spec.shard)
         # of this shard, where `max_failures` limits them
         self.n_failed = file.stat().st_size if spec.max_failures is not None and file.exists() else 0
@@ -233,9 +227,9 @@ class _Attempt(Counted):
 
     def _work(self) -> None:
         begin = self.spec.begin
-        due = [at for at in self.failures if self.state[at - begin] != OK]
+        due = [at for at in self.history.failed if self.state[at - begin] != OK]
         if due and self.spec.policy.on_error == "raise":
-            self._settle(min(due), Block(stop=self.failures[min(due)]))
+            self._settle(min(due), Block(stop=self._failure(min(due))))
         if self.job.plan.hooks:
             self._run_hooks()
         elif left := stretches(self.state, begin, (LEFT, FAILED) if self.spec.retry_failed else (LEFT,)):
@@ -254,7 +248,7 @@ class _Attempt(Counted):
         runner, env, _ = self._env()
         hooks = shards.Hooks.of(runner, spec.batched)
         hooks.check(env)
-        skip = {at - spec.begin: failure for at, failure in self.failures.items()}
+        skip = {at - spec.begin: self._failure(at) for at in self.history.failed}
         apart = any(loss.items > 1 for loss in self.losses.losses)
         shard = shards.Shard(spec.shard, str(folder), spec.items, spec.begin, skip=skip, one_by_one=apart)
 
@@ -281,15 +275,14 @@ class _Attempt(Counted):
         self._check_budget(self.failed - self.n_failed, last=True)
 
     def _stopped(self, result: Block, stop: ItemFailure) -> str:
+        say(stop.traceback)
+        if stop.cause == "runner":  # no item's fault
+            return f"the runner failed: {stop.error_type}: {stop.message}"
         at = len(result.values)
-        position = self.spec.begin + at
         # else a hook failed, without an item
         if at < len(self.spec.items) and stop.index == self.spec.items[at]:
-            self._append(position, Block(stop=stop))
-        say(stop.traceback)
-        if stop.cause == "runner":
-            return f"the runner failed: {stop.error_type}: {stop.message}"
-        return self._sentence_of(position, stop)
+            self._append(self.spec.begin + at, Block(stop=stop))
+        return self._sentence_of(self.spec.begin + at, stop)
 
     def _env(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         spec, job = self.spec, self.job
@@ -319,11 +312,11 @@ class _Attempt(Counted):
         while at < end:
             if self.stopping.now():
                 raise KeyboardInterrupt
-            if at in self.failures:
-                block = Block([self.failures[at]], [0])
+            if at in self.history.failed:
+                block = Block([self._failure(at)], [0])
             else:
-                apart = (place for place in self.suspects if place > at)
-                upto = at + 1 if at in self.suspects else min([at + most, end, *apart])
+                apart = (place for place in self.history.suspects if place > at)
+                upto = at + 1 if at in self.history.suspects else min([at + most, end, *apart])
                 self._count()
                 block = self._run(at, upto, call)
             self._settle(at, block)
@@ -391,6 +384,10 @@ class _Attempt(Counted):
             say(f"killing this process: {late.items} items from position {begin} {did}")
         finally:
             end_process()
+
+    def _failure(self, at: int) -> ItemFailure:
+        # of a position that does not go again
+        return self.history.failure(at, self.spec.items[at - self.spec.begin], self.worker, self.worker)
 
     def _sentence_of(self, position: int, failure: ItemFailure) -> str:
         again = " again" if position in self.failed_before else ""

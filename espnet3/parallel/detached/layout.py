@@ -19,7 +19,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -159,12 +159,25 @@ def stretches(part: bytes | bytearray, begin: int, wanted: Collection[int]) -> l
     return [[begin + each.start(), begin + each.end()] for each in found]
 
 
-def by_memory(shards: list[int], raised: dict[str, float]) -> list[tuple[float, list[int]]]:
-    """Group shards by how many times the memory they ask for."""
+def parts(
+    shards: Sequence[int], raised: Mapping[str, float], n_workers: int, most: int
+) -> list[tuple[float, list[int], int]]:
+    """Cut shards into parts of at most `most`: how many times the memory each asks for, and how many run at a time.
+
+    All parts together have `n_workers` jobs at a time, and each part one at least.
+    """
     groups: dict[float, list[int]] = {}
     for shard in shards:
         groups.setdefault(raised.get(str(shard), 1.0), []).append(shard)
-    return sorted(groups.items())
+    found: list[tuple[float, list[int], int]] = []
+    end = 0
+    for factor, group in sorted(groups.items()):
+        for at in range(0, len(group), most):
+            begin, part = end, group[at : at + most]
+            end += len(part)
+            at_once = n_workers * end // len(shards) - n_workers * begin // len(shards)
+            found.append((factor, part, max(1, at_once)))
+    return found
 
 
 class Layout:
@@ -256,6 +269,13 @@ class Layout:
         """Note the jobs of a submission, by shard, and the factors for their memory."""
         every = {**self.jobs()["jobs"], **jobs}
         files.write_json(self.folder / JOBS, {"raised": raised, "last": list(map(int, jobs)), "jobs": every})
+
+    def write_tasks(self, folder: Path, shards: list[int], first: int = 0) -> tuple[int, Path]:
+        """Write the shards of some jobs to a new file, for `--tasks` of a worker; return its number and the file."""
+        number = len(list(folder.glob("tasks.*.json")))
+        file = folder / f"tasks.{number}.json"
+        files.write_json(file, asdict(Tasks(str(self.run), shards, first)))
+        return number, file
 
     def order_stop(self, why: dict[str, Any]) -> None:
         """Tell all jobs to end; the first reason stays."""

@@ -15,11 +15,10 @@ from espnet3.parallel.detached.launch.job_arrays import (
     body,
     description,
     directives,
-    job_arrays,
     make_job,
     script,
 )
-from espnet3.parallel.detached.layout import Plan
+from espnet3.parallel.detached.layout import Plan, parts
 from espnet3.parallel.jobs import script as job_script
 from espnet3.parallel.jobs.script import set_walltime
 
@@ -105,11 +104,12 @@ def test_a_script_quotes_every_path(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_arrays_are_split_at_the_sites_limit() -> None:
-    """A thousand shards with a limit of 400 become three arrays, which share the workers."""
-    cut = job_arrays(range(1000), 16, 400)
-    assert [(len(shards), limit) for shards, limit in cut] == [(400, 6), (400, 5), (200, 5)]
-    assert [shard for shards, _ in cut for shard in shards] == list(range(1000))
-    assert [limit for _, limit in job_arrays(range(10), 1, 4)] == [1, 1, 1]
+    """A thousand shards with a limit of 400 become three arrays, which share the workers; as do amounts of memory."""
+    cut = parts(range(1000), {}, 16, 400)
+    assert [(len(shards), limit) for _, shards, limit in cut] == [(400, 6), (400, 6), (200, 4)]
+    assert [shard for _, shards, _ in cut for shard in shards] == list(range(1000))
+    assert [limit for *_, limit in parts(range(10), {}, 1, 4)] == [1, 1, 1]
+    assert parts([3, 5, 8, 9], {"5": 1.5}, 4, 400) == [(1.0, [3, 8, 9], 3), (1.5, [5], 1)]
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)

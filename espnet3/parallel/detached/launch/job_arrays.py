@@ -20,7 +20,7 @@ from espnet3.parallel.backends.scheduler import NO_SUCH_JOB, Scheduler, SubmitBy
 from espnet3.parallel.config import DetachedSettings, ParallelConfig
 from espnet3.parallel.detached.launch import asking
 from espnet3.parallel.detached.launch.asking import FOLDER, Submitted
-from espnet3.parallel.detached.layout import DONE, Layout, Plan, Tasks, by_memory
+from espnet3.parallel.detached.layout import DONE, Layout, Plan, parts
 from espnet3.parallel.errors import ConfigError, ParallelError, SubmissionError, of_options
 from espnet3.parallel.jobs import commands as queue
 from espnet3.parallel.jobs import script as job_script
@@ -55,45 +55,37 @@ def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float
     most, why = _given_limit(settings, scheduler) or queue.array_limit(scheduler, from_here)
     silent = () if job_script.PLAIN.fullmatch(str(output)) else scheduler.silent
     taken: list[Submitted] = []
-    number = len(list(folder.glob("tasks.*.json")))
-    refused: SubmissionError | None = None
     try:
-        for factor, group in by_memory(shards, raised):
+        for factor, part, at_once in parts(shards, raised, plan.n_workers, most):
             job = make_job(plan, factor)
-            for part, at_once in job_arrays(group, plan.n_workers, most):
-                tasks = folder / f"tasks.{number}.json"
-                write_json(tasks, asdict(Tasks(str(layout.run), list(part), scheduler.first)))
-                array = Array(plan, job, len(part), at_once, cwd, tasks, settings.requeue)
-                command, stdin, files, head = _submission(folder / f"job.{number}.sh", array, silent)
-                for file, text in files.items():
-                    write_whole(file, text.encode(), mode=0o700 if file.suffix == ".sh" else 0o600)
-                # output goes to files of the folder that it is submitted from
-                ask = partial(asking.ask, command, folder, Path("/") if silent else output, stdin=stdin)
-                count = None if array.alone else array.n
-                ids = queue.submit(scheduler, ask, count, job.job_id_regexp)
-                jobs = dict(zip(map(str, part), ids, strict=True))
-                check_ids(jobs)
-                taken.append(Submitted(plan.env, jobs, scheduler.names_in(head), str(output) if logs else ""))
-                write_json(folder / f"array.{number}.json", asdict(taken[-1]))
-                number += 1
+            number, tasks = layout.write_tasks(folder, part, scheduler.first)
+            array = Array(plan, job, len(part), at_once, cwd, tasks, settings.requeue)
+            command, stdin, files, head = _submission(folder / f"job.{number}.sh", array, silent)
+            for file, text in files.items():
+                write_whole(file, text.encode(), mode=0o700 if file.suffix == ".sh" else 0o600)
+            # output goes to files of the folder that it is submitted from
+            ask = partial(asking.ask, command, folder, Path("/") if silent else output, stdin=stdin)
+            count = None if array.alone else array.n
+            ids = queue.submit(scheduler, ask, count, job.job_id_regexp)
+            jobs = dict(zip(map(str, part), ids, strict=True))
+            check_ids(jobs)
+            taken.append(Submitted(plan.env, jobs, scheduler.names_in(head), str(output) if logs else ""))
+            write_json(folder / f"array.{number}.json", asdict(taken[-1]))
     except SubmissionError as error:
         error.hint = error.hint or f"{why}. {_LIMITS}"
         if not taken:
             raise
-        refused = error
+        print(
+            f"{sum(len(one.jobs) for one in taken)} of {len(shards)} shards were submitted, and the run goes on with "
+            f"them; when they have ended, `{layout.retrying}` submits the others. {error}",
+            file=sys.stderr,
+            flush=True,
+        )
     except BaseException:
         if taken:
             _say_left(_cancel(taken, folder))
         raise
-    queued = {shard: element for one in taken for shard, element in one.jobs.items()}
-    layout.note_jobs(queued, raised)
-    if refused is not None:
-        print(
-            f"{len(queued)} of {len(shards)} shards were submitted, and the run goes on with them; when they have "
-            f"ended, `{layout.retrying}` submits the others. {refused}",
-            file=sys.stderr,
-            flush=True,
-        )
+    layout.note_jobs({shard: element for one in taken for shard, element in one.jobs.items()}, raised)
 
 
 def _given_limit(settings: DetachedSettings, scheduler: Scheduler) -> tuple[int, str] | None:
@@ -109,9 +101,9 @@ def planned(config: ParallelConfig, n_shards: int, run: Path) -> tuple[int, str,
     scheduler = scheduler_of(config.env)
     settings = DetachedSettings(**plan.settings)
     most, _ = _given_limit(settings, scheduler) or (scheduler.usual_array, "")
-    arrays = job_arrays(range(n_shards), plan.n_workers, most)
+    arrays = parts(range(n_shards), {}, plan.n_workers, most)
     jobs = run / "detached" / FOLDER
-    first, at_once = arrays[0]
+    _, first, at_once = arrays[0]
     array = Array(plan, job, len(first), at_once, os.getcwd(), jobs / "tasks.0.json", settings.requeue)
     command, stdin, files, _ = _submission(jobs / "job.0.sh", array)
     words = [*command, *(["<", "job.0.sh"] if stdin else [])]
@@ -169,13 +161,12 @@ def _submission(
 
 def cancel(layout: Layout, grace: float) -> None:
     """Cancel every array that the run ever submitted, and wait until the scheduler says that they have ended."""
-    arrays = asking.submitted(layout)
-    for env in dict.fromkeys(array.env for array in arrays):
-        _cancel_all(layout, env, [array for array in arrays if array.env == env], grace)
+    for env in dict.fromkeys(array.env for array in asking.submitted(layout)):
+        _cancel_all(layout, env, grace)
 
 
-def _cancel_all(layout: Layout, env: str, arrays: list[Submitted], grace: float) -> None:
-    scheduler, folder = scheduler_of(env), layout.folder / FOLDER
+def _cancel_all(layout: Layout, env: str, grace: float) -> None:
+    scheduler, folder, arrays = scheduler_of(env), layout.folder / FOLDER, asking.submitted(layout, env)
     ever = asking.ids_of(arrays)
     every = {element for ids in ever.values() for element in ids}
     newest = [ids[-1] for shard, ids in ever.items() if not (layout.shard(int(shard)) / DONE).exists()]
@@ -267,13 +258,6 @@ def check(config: ParallelConfig) -> None:
     factor = DetachedSettings(**config.detached).retry_memory_factor
     for said in job_script.memory_stays(backend, given, make, factor):
         warn_caller(said)
-
-
-def job_arrays(shards: Sequence[int], n_workers: int, most: int) -> list[tuple[Sequence[int], int]]:
-    """Cut shards into arrays of at most `most` elements, each with how many of them run at a time."""
-    cuts = [shards[at : at + most] for at in range(0, len(shards), most)]
-    each, more = divmod(n_workers, max(1, len(cuts)))
-    return [(cut, max(1, each + (number < more))) for number, cut in enumerate(cuts)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,13 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from espnet3.parallel.backends import row
 from espnet3.parallel.backends.backend import require_package
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.detached.layout import DONE, Layout, Plan, Tasks, by_memory
+from espnet3.parallel.detached.layout import DONE, Layout, Plan, parts
 from espnet3.parallel.detached.states import JobState, Queue
 from espnet3.parallel.errors import ConfigError, ParallelError
 from espnet3.parallel.kube import manifests as kube
@@ -68,29 +67,27 @@ def _check_mounts(options: Mapping[str, Any], what: str, path: str) -> None:
 def start(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float]) -> None:
     """Create the Jobs of shards, and note them."""
     _check_mounts(plan.options, "the run folder", str(layout.run))
-    make_folder(layout.folder / FOLDER)
+    folder = layout.folder / FOLDER
+    make_folder(folder)
     jobs: dict[str, str] = {}
     printed(layout, range(plan.n_shards))  # while their pods are there
     with Server(plan.options.get("namespace")) as server:
         _delete(server, layout)
-        for factor, group in by_memory(shards, raised):
-            for at in range(0, len(group), kube.MOST):
-                jobs.update(_create(server, layout, plan, group[at : at + kube.MOST], factor))
+        write_json(folder / _PLACE, {"namespace": server.namespace})
+        for factor, part, at_once in parts(shards, raised, plan.n_workers, kube.MOST):
+            number, tasks = layout.write_tasks(folder, part)
+            facts = kube.JobFacts(_label(layout), kube.new_name(), str(tasks), at_once, factor)
+            made = kube.manifests(facts, part, plan.options, server.version)
+            ids = [one["metadata"]["name"] for one in made]
+            if server.version >= kube.INDEXED:
+                ids = [f"{ids[0]}/{at}" for at in range(len(part))]
+            write_json(folder / f"jobs.{number}.json", {"apiVersion": "v1", "kind": "List", "items": made})
+            _create(server, layout, made)
+            jobs |= zip(map(str, part), ids, strict=True)
     layout.note_jobs(jobs, raised)
 
 
-def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], factor: float) -> dict[str, str]:
-    folder = layout.folder / FOLDER
-    number = len(list(folder.glob("tasks.*.json")))
-    tasks = folder / f"tasks.{number}.json"
-    write_json(tasks, asdict(Tasks(str(layout.run), shards)))
-    facts = kube.JobFacts(_label(layout), kube.new_name(), str(tasks), plan.n_workers, factor)
-    made = kube.manifests(facts, shards, plan.options, server.version)
-    ids = [one["metadata"]["name"] for one in made]
-    if server.version >= kube.INDEXED:
-        ids = [f"{ids[0]}/{at}" for at in range(len(shards))]
-    write_json(folder / f"jobs.{number}.json", {"apiVersion": "v1", "kind": "List", "items": made})
-    write_json(folder / _PLACE, {"namespace": server.namespace})
+def _create(server: Server, layout: Layout, made: list[dict[str, Any]]) -> None:
     try:
         for one in made:
             server.post(server.path("batch/v1", "jobs"), one)
@@ -100,7 +97,6 @@ def _create(server: Server, layout: Layout, plan: Plan, shards: list[int], facto
         if isinstance(error, RefusedError):
             raise ConfigError(f"{server.place} refused a Job of {layout.run}: {error}") from error
         raise
-    return dict(zip(map(str, shards), ids, strict=True))
 
 
 def query(layout: Layout, jobs: dict[str, str]) -> Queue:

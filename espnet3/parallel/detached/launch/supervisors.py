@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, deque
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from espnet3.parallel.backends import Kind, machine, row
@@ -26,7 +26,7 @@ from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached import states
 from espnet3.parallel.detached.job.stopping import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, log_to, say
 from espnet3.parallel.detached.job_spec import job_environment
-from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan, Tasks
+from espnet3.parallel.detached.layout import DONE, ENDED, LOG, SUPERVISOR, Layout, Plan
 from espnet3.parallel.detached.states import GRACE, JobState, Queue
 from espnet3.parallel.errors import NoWorkersError, ParallelError
 from espnet3.parallel.jobs.script import export_path, in_sh, python_words
@@ -129,12 +129,12 @@ async def _start_one(host: machine.SshHost, line: str) -> str:
 class Supervisor:
     """Runs the shards of the last submission."""
 
-    def __init__(self, layout: Layout, plan: Plan, shards: list[int], tasks: Path) -> None:
+    def __init__(self, layout: Layout, plan: Plan, shards: list[int], folder: Path) -> None:
         self.layout = layout
         self.plan = plan
-        self.tasks = tasks  # the file that lists the shards for jobs, which go on from one to the next
+        # the file that lists the shards for jobs, which go on from one to the next
+        _, self.tasks = layout.write_tasks(folder, shards)
         self.places = {shard: at for at, shard in enumerate(shards)}  # in that list
-        write_json(tasks, asdict(Tasks(str(layout.run), shards)))
         # shared out among the jobs that run at a time; none: they see what this process sees
         self.gpus = chosen_gpus(plan.options, plan.n_workers) if row(plan.env).kind is Kind.GPU else []
         self.todo = deque(shards)
@@ -276,7 +276,7 @@ def main(run: str, part: str = "0/1") -> int:
         shards = layout.jobs()["last"]
         begins_at = len(shards) * number // n_hosts
         shards = shards[begins_at:] + shards[:begins_at]
-        supervisor = Supervisor(layout, plan, shards, folder / "tasks.json")
+        supervisor = Supervisor(layout, plan, shards, folder)
         print(READY, flush=True)
         log_to(folder)
         say(f"supervising {len(shards)} shards, {plan.n_workers} at a time")

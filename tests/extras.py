@@ -30,9 +30,8 @@ def lowest(extra: str) -> list[str]:
     """Return the lower bounds of an extra as versions: what pip takes where each package is the oldest allowed."""
     found, names = [], extra.split(",")
     needs = list(map(Requirement, metadata("espnet3-parallel").get_all("Requires-Dist") or []))
-    for each in sorted(
-        needs, key=lambda one: one.name != "espnet3-parallel"
-    ):  # extras that bring extras first
+    # extras that bring extras first
+    for each in sorted(needs, key=lambda one: one.name != "espnet3-parallel"):
         marker = str(each.marker or "")
         if "extra" not in marker or any(f'extra == "{name}"' in marker for name in names):
             names += each.extras

@@ -117,9 +117,8 @@ def faults(case: Case, run: Run) -> list[str]:
             found.append(f"a wrong answer: {_difference(run.verdict['answer'], right)}")
     elif "error" in run.verdict:
         found += _unclear(case, run.verdict)
-    elif not (
-        "SystemExit" in case.own and run.code == 3
-    ):  # an item's own exit may end the program, with its code
+    # an item's own exit may end the program, with its code
+    elif not ("SystemExit" in case.own and run.code == 3):
         found.append(f"ended with code {run.code} and neither an answer nor an error:\n{run.text[-1500:]}")
     return found
 

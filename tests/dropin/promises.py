@@ -34,10 +34,8 @@ def prepare(scratch: Scratch) -> Check:
     for tree in (scratch.theirs, scratch.ours):
         each = Recipe(scratch, tree)
         _choose_training(each)
-        for name in (
-            "data",
-            "exp",
-        ):  # the files name each other by full paths, and both trees read the same ones
+        # the files name each other by full paths, and both trees read the same ones
+        for name in ("data", "exp"):
             shutil.copytree(prepared.folder / name, each.folder / name, symlinks=True)
     return check
 

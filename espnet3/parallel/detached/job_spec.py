@@ -51,8 +51,9 @@ class JobSpec:
     arguments: dict[str, Any]  # how the provider is made again: `provider_arguments`
     policy: Policy
     surroundings: Surroundings
-    # stretches [begin, end) of positions that had an outcome elsewhere when it was submitted
+    # stretches [begin, end) of positions that had a result elsewhere when it was submitted, or a failure that stays
     skip: list[list[int]] = field(default_factory=list)
+    failed: list[list[int]] = field(default_factory=list)
     max_failures: float | None = None  # failed items of the run after which it stops, or a share of its items
     setup_timeout: float | None = None  # seconds the env may take
     walltime: float | None = None  # seconds the job may take; None: no limit is known

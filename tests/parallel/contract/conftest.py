@@ -27,9 +27,8 @@ _config = [None]  # what tests start from
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if "parallel/contract" not in item.path.as_posix() or not hasattr(
-            item, "callspec"
-        ):  # all items come here
+        # all items come here
+        if "parallel/contract" not in item.path.as_posix() or not hasattr(item, "callspec"):
             continue
         where = {name: item.callspec.params.get(name) for name in ("place", "mode")}
         if (where["place"] in CLIENTS and item.originalname not in ON_A_CLIENT_BY_DEFAULT) or (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from espnet3.parallel import DetachedRun, ItemError, ItemFailure
+from espnet3.parallel import DetachedRun, ItemError, ItemFailure, TooManyFailuresError
 from espnet3.parallel.detached.states import JobState
 from espnet3.parallel.ledger.errors import FolderInUseError
 from tests.parallel.detached.work import (
@@ -127,6 +127,12 @@ def test_jobs_go_on_where_a_call_in_this_process_stopped(tmp_path: Path) -> None
     run = run_of(tmp_path / "a", **bad)
     assert run.wait(600).done and len(run.merge()) == 12
     assert calls(tmp_path / "a") == {i: 2 if i == 5 else 1 for i in range(12)}
+    # failures that it has recorded stay, and are counted as such
+    bad = {"config": {"bad": [4, "every"]}, "on_error": "record"}
+    with pytest.raises(TooManyFailuresError):
+        run_of(tmp_path / "b", async_mode=False, workers=1, max_failures=1, **bad)
+    status = run_of(tmp_path / "b", **bad).wait(600)
+    assert (status.ok, status.failed) == (9, 3)
 
 
 def test_cancel_leaves_nothing_and_retry_goes_on(tmp_path: Path) -> None:

@@ -179,8 +179,9 @@ class _Attempt(Counted):
         make_folder(folder)
         if not (folder / SPEC).exists():
             write_json(folder / SPEC, facts)
-        for begin, end in spec.skip:
-            self._take(range(begin, end), OK)
+        for known, state in ((spec.skip, OK), (spec.failed, FAILED)):
+            for begin, end in known:
+                self._take(range(begin, end), state)
         self._take(positions(folder / ERRORS), FAILED)
         self._take(positions(folder / RESULTS), OK)
         self.n_lines = 0  # that this attempt has appended

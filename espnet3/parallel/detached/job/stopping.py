@@ -99,10 +99,8 @@ class Stopping:
             self._early = None
 
     def _write(self, state: JobState, why: str) -> None:
-        with self._lock:
-            if self._early is None:
-                return
-            with contextlib.suppress(FolderWriteError):  # a full disk: the next outcome reports it
+        with self._lock, contextlib.suppress(FolderWriteError):  # a full disk: the next outcome reports it
+            if self._early is not None:
                 write_json(self._early, {"state": state.value, "why": why, "early": True})
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

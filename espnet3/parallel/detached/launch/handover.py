@@ -54,16 +54,16 @@ def put_specs(
     shared = base.to_json()
     if plan.n_shards:  # jobs make theirs; the last one keeps sessions elsewhere from taking their numbers
         make_folder(layout.run / plan.outcomes(plan.n_shards - 1))
-    settled = (OK,) if retry_failed else (OK, FAILED)
     is_new, shards = not any(layout.folder.glob("shard.*")), []
     for shard in range(plan.n_shards):
         begin, end = plan.bounds[shard], plan.bounds[shard + 1]
-        part = state[begin:end]
-        folder = layout.shard(shard)
+        part, folder = state[begin:end], layout.shard(shard)
+        if retry_failed and FAILED in part:  # these are left, and their earlier losses no longer count
+            LossFile(folder).forget({at for at, one in enumerate(part, begin) if one == FAILED})
+            part = part.replace(bytes([FAILED]), bytes([LEFT]))
         if base.max_failures is not None:
-            count_failures(layout, shard, 0 if retry_failed else part.count(FAILED))
-        left = part.count(LEFT) + (part.count(FAILED) if retry_failed else 0)
-        if not left:
+            count_failures(layout, shard, part.count(FAILED))
+        if LEFT not in part:
             if not (folder / DONE).exists():
                 make_folder(folder)
                 counts = {"ok": part.count(OK), "failed": part.count(FAILED)}
@@ -72,13 +72,12 @@ def put_specs(
         of_before = (folder / DONE, folder / ENDED, layout.run / plan.outcomes(shard) / DONE)
         for file in () if is_new else of_before:
             file.unlink(missing_ok=True)
-        if retry_failed and FAILED in part:  # their earlier losses no longer count
-            LossFile(folder).forget({at for at, one in enumerate(part, begin) if one == FAILED})
         own = {
             "shard": shard,
             "begin": begin,
             "items": items_to_json(items[begin:end]),
-            "skip": stretches(part, begin, settled),
+            "skip": stretches(part, begin, (OK,)),
+            "failed": stretches(part, begin, (FAILED,)),
             "retry_failed": retry_failed,
             "run_id": run_id,
         }
@@ -93,7 +92,6 @@ def put_specs(
 
 def hand_over(layout: Layout, plan: Plan, shards: list[int], raised: dict[str, float] | None = None) -> None:
     """Give shards to the backend and note their jobs."""
-    if not shards:
-        return
-    memory = {**layout.jobs()["raised"], **(raised or {})}
-    launcher(plan.env).start(layout, plan, shards, memory)
+    if shards:
+        memory = {**layout.jobs()["raised"], **(raised or {})}
+        launcher(plan.env).start(layout, plan, shards, memory)

@@ -168,7 +168,6 @@ class _Attempt(Counted):
         self.n_failed = file.stat().st_size if spec.max_failures is not None and file.exists() else 0
         self.next_look = 0.0  # when those of the whole run may be counted again
         self.begin = spec.begin  # of the stretch that is in flight
-        self.step = 1  # items that the next stretch begins with
         self.lease = lease
         self.state = bytearray(len(spec.items))  # one byte for each of its items: `LEFT`, `OK` or `FAILED`
         plan, folder = job.plan, Path(spec.run) / job.plan.outcomes(spec.shard)
@@ -332,9 +331,8 @@ class _Attempt(Counted):
             step = begin + at, min(begin + at + n, end)
             self.marks.note(in_flight=step, since=time.monotonic())
 
-        how = _SLICE, self.stopping.now, enter
-        block = run_items(Loop(items, call, spec.policy, self.worker, *how, step=self.step, keep=KEEP))
-        self.step = block.step
+        loop = Loop(items, call, spec.policy, self.worker, _SLICE, self.stopping.now, enter, keep=KEEP)
+        block = run_items(loop)
         self.marks.note(in_flight=None)  # a slow disk is no late item
         self.job.loaded.check("this job")  # with the modules that the items have imported
         self.stopping.longest = max([self.stopping.longest, *(seconds for _, seconds in block.steps)])

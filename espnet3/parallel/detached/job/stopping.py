@@ -72,8 +72,8 @@ class Stopping:
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         for number in SIGNALS:
             signal.signal(number, self._handle)
-        ways = signal.SIG_BLOCK, signal.SIG_UNBLOCK
-        block, unblock = (functools.partial(signal.pthread_sigmask, way, SIGNALS) for way in ways)
+        block = functools.partial(signal.pthread_sigmask, signal.SIG_BLOCK, SIGNALS)
+        unblock = functools.partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, SIGNALS)
         os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=self._leave)
         os.register_at_fork(after_in_child=unblock)
         unblock()  # those that came before are taken now

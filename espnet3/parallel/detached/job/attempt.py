@@ -265,7 +265,7 @@ class _Attempt(Counted):
         if result.stop is not None:
             why = self._stopped(result, result.stop)
             if spec.policy.on_error == "raise":
-                raise self._stop_run(why, at_item=True)
+                raise self._stop_run(why, at_item=result.stop.cause != "runner")
             self._check_budget(self.failed - self.n_failed, last=True)
             raise _FailedError(why)
         end = spec.begin + len(spec.items)

@@ -30,9 +30,8 @@ class Case:
     parallel: bool = True  # it begins by setting `W` local workers
     workers: tuple[int, ...] = (1, 2)  # it is run with each as `W`, and the answers have to be the same
     own: tuple[str, ...] = ()  # types of exceptions that the program raises itself, and may end with
-    differ: bool = (
-        False  # one run may end with an answer and the other with an error: something cannot travel
-    )
+    # one run may end with an answer and the other with an error: something cannot travel
+    differ: bool = False
     once: bool = False  # items append their name to the file `calls`; each may do so once
     answers: bool = False  # an error, however clear, is a fault
     limit: float = 300.0  # seconds after which a run counts as hanging, on the busiest machine

@@ -22,9 +22,8 @@ class Kind:
     name: str
     do: Callable[[Round], Start]  # starts the program, disturbs it and sees it end as it should
     lose: str = ALL  # whose items in flight are computed again
-    damage: Callable[[Round], int] | None = (
-        None  # to the folder afterwards; how many more items that may cost
-    )
+    # to the folder afterwards; how many more items that may cost
+    damage: Callable[[Round], int] | None = None
 
 
 def _signalled(send: Callable[[Start], None], codes: tuple[int, ...]) -> Callable[[Round], Start]:

@@ -63,9 +63,8 @@ def ours():
                 yield process, " ".join(process.cmdline())
 
 
-LOOPBACK = re.compile(
-    r"[0-9A-F]{6}7F|0{24}01000000|0{16}FFFF0000[0-9A-F]{6}7F"
-)  # as the kernel writes addresses
+# as the kernel writes addresses
+LOOPBACK = re.compile(r"[0-9A-F]{6}7F|0{24}01000000|0{16}FFFF0000[0-9A-F]{6}7F")
 LISTENS = "0A"
 
 

@@ -22,9 +22,8 @@ def two_ranks(ours: Recipe) -> Check:
     )
     for name in ("once", "again"):
         text = (conf / "inference_serial.yaml").read_text(encoding="utf-8")
-        text = text.replace(
-            "epoch0_step1_valid.loss.ckpt", "last.ckpt"
-        )  # too few utterances for two ranks to validate
+        # too few utterances for two ranks to validate
+        text = text.replace("epoch0_step1_valid.loss.ckpt", "last.ckpt")
         (conf / f"inference_{name}.yaml").write_text(text, encoding="utf-8")
     said = ours.run(check, ours.command(["train", "infer"], "training_ranks", "inference_once"))
     if check.wrong:

@@ -34,9 +34,8 @@ def _one(scratch: Scratch, theirs: Recipe, order: str, wheels: list[Path]) -> Ch
     check = Check(
         f"espnet and espnet3-parallel installed together, {order}: imports, doctor, infer, measure, removal"
     )
-    place = Scratch(
-        scratch.folder / "both"
-    )  # an environment of its own: links, as pip replaces files and never edits
+    # an environment of its own: links, as pip replaces files and never edits
+    place = Scratch(scratch.folder / "both")
     shutil.rmtree(place.folder, ignore_errors=True)
     shutil.copytree(scratch.folder / "venv", place.folder / "venv", symlinks=True, copy_function=os.link)
     tree = place.folder / "recipes"  # without espnet3

@@ -30,9 +30,8 @@ def test_what_else_is_in_a_batch_changes_no_score() -> None:
     model = CharacterCTC(**SMALL).double().eval()
     lengths = [7, 64, 31, 33, 2]
     feats = [torch.randn(length, 80, dtype=torch.float64) for length in lengths]
-    padded = torch.full(
-        (len(feats), max(lengths) + 9, 80), 1e3, dtype=torch.float64
-    )  # what stands behind: anything
+    # what stands behind: anything
+    padded = torch.full((len(feats), max(lengths) + 9, 80), 1e3, dtype=torch.float64)
     for number, one in enumerate(feats):
         padded[number, : len(one)] = one
     together, frames = model.scores(padded, torch.tensor(lengths))

@@ -36,9 +36,8 @@ class Stage:
     words: tuple[str, ...]  # of the command line, beside `--stages` and the stage's name
     outputs: tuple[str, ...]  # its files and folders in the recipe's folder
     steps: int  # that it can be seen to take: the kill comes after one of them, but not the last
-    taken: Callable[
-        [Path, psutil.Process], int
-    ]  # those that it has taken, from the recipe's folder and its process
+    # those that it has taken, from the recipe's folder and its process
+    taken: Callable[[Path, psutil.Process], int]
     goes_on: str = ""  # what it says when it does not begin anew
     before: tuple[str, ...] = ()  # stages whose outputs it needs
 

@@ -10,12 +10,10 @@ LATE = 1.5  # seconds by which what is late comes late
 
 
 class Habit(str, Enum):
-    NO_HISTORY = (
-        "no_history"  # ended jobs are forgotten at once; PBS refuses to list them, with an exit status of 0
-    )
-    LATE_LISTING = (
-        "late_listing"  # a job is listed, and known to any command, only `LATE` after its submission
-    )
+    # ended jobs are forgotten at once; PBS refuses to list them, with an exit status of 0
+    NO_HISTORY = "no_history"
+    # a job is listed, and known to any command, only `LATE` after its submission
+    LATE_LISTING = "late_listing"
     PARTIAL_LISTING = "partial_listing"  # about every other listing silently leaves out every other job
     SILENT_ERROR = "silent_error"  # about every other look is an error, with an exit status of 0 and no job
     LATE_LOGS = "late_logs"  # a job's output is delivered `LATE` after its end

@@ -61,9 +61,8 @@ _MEANT = {  # names that mean something else or nothing here, and the fix
     **dict.fromkeys(("gpu_inference", "ngpu", "num_gpus", "n_gpus", "gpu", "gpus", "gres"), _GPUS),
     "batch_size": _BATCHES,
 }
-MISSING = (
-    "???"  # OmegaConf's mark of a missing value; `ParallelConfig` reports each, and puts this object there
-)
+# OmegaConf's mark of a missing value; `ParallelConfig` reports each, and puts this object there
+MISSING = "???"
 
 
 def option_problems(row: Backend | None, options: Any) -> list[str]:

@@ -27,9 +27,8 @@ _LATE = 2.0  # seconds by which a host with a cache sees files late, at most
 @dataclass(frozen=True)
 class Kind:
     name: str
-    do: Callable[
-        [Round], str
-    ]  # returns what it did, for the story; nothing where there was nothing to do it to
+    # returns what it did, for the story; nothing where there was nothing to do it to
+    do: Callable[[Round], str]
     lose: str = "none"  # how many workers may lose the item they are at: all of them, one, or none
 
 

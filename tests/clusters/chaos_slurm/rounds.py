@@ -64,9 +64,8 @@ class Round:
     def __init__(self, seed: int, home: Path) -> None:
         self.draw = random.Random(seed)
         self.home = home
-        self.killed: set[int] = (
-            set()
-        )  # items whose process was killed: done twice to one, it would take the blame
+        # items whose process was killed: done twice to one, it would take the blame
+        self.killed: set[int] = set()
         self.played = Played(seed, home)
         self._begin = time.monotonic()
         home.mkdir()

@@ -77,9 +77,8 @@ def test_three_workers_are_one_submission_and_each_is_replaced_alone(
             _, job, _ = client.cluster.workers.values()
             subprocess.run([*shlex.split(job.cancel_command), job.job_id], check=True)
             with closing(parallel_for(slow, itertools.count())) as results:
-                wait_until(
-                    lambda: next(results) >= 0 and len(queue.jobs()) == 4
-                )  # without work none takes its place
+                # without work none takes its place
+                wait_until(lambda: next(results) >= 0 and len(queue.jobs()) == 4)
             client.wait_for_workers(3, timeout=600)
             assert len(queue.unfinished()) == 3
         wait_until(lambda: not queue.unfinished())

@@ -18,9 +18,8 @@ def notebook(folder):
 
 
 def _run_in(folder, sockets):
-    from jupyter_client.manager import (
-        KernelManager,
-    )  # takes a fifth of a second in each process that collects
+    # takes a fifth of a second in each process that collects
+    from jupyter_client.manager import KernelManager
 
     manager = KernelManager(kernel_name="python3", transport="ipc", ip=str(sockets))
     manager.start_kernel(cwd=str(folder), env=clean_environment())

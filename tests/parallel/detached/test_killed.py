@@ -207,9 +207,8 @@ def test_a_schedulers_job_that_dies_in_a_hook_names_the_hook(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What nobody but the scheduler saw end is explained by the hook that its mark names."""
-    monkeypatch.setattr(
-        asking, "LATE_FILES", 0.5
-    )  # PBS says F of a job that is done and of one that was killed
+    # PBS says F of a job that is done and of one that was killed
+    monkeypatch.setattr(asking, "LATE_FILES", 0.5)
     with standin("pbs"):
         set_parallel(
             {

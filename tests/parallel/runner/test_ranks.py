@@ -21,9 +21,8 @@ SQUARES = [x * x for x in range(10)]
 GUARD = 600  # seconds after which a rank counts as hanging
 # How the launchers name rank 0 and rank 1
 TORCHRUN = [{"RANK": str(n), "LOCAL_RANK": str(n), "WORLD_SIZE": "2"} for n in (0, 1)]
-LIGHTNING = [
-    {"LOCAL_RANK": str(n), "NODE_RANK": "0"} for n in (0, 1)
-]  # after the training; WORLD_SIZE is gone
+# after the training; WORLD_SIZE is gone
+LIGHTNING = [{"LOCAL_RANK": str(n), "NODE_RANK": "0"} for n in (0, 1)]
 SRUN = [{"SLURM_PROCID": str(n), "SLURM_NTASKS": "2"} for n in (0, 1)]
 
 
@@ -136,9 +135,8 @@ def test_rank_1_ends_with_the_process_that_started_it(tmp_path):
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     with parent.stderr:
-        assert (
-            "the process that has started this one is gone" in parent.stderr.read()
-        )  # up to the end of rank 1
+        # up to the end of rank 1
+        assert "the process that has started this one is gone" in parent.stderr.read()
 
 
 def test_every_rank_runs_its_own(start, tmp_path):

@@ -24,10 +24,8 @@ from tests.parallel.views.test_report import Checked
 from tests.waiting import wait_until
 
 SLOW, STEP = 7, 0.3  # the item that takes longest, and the seconds by which it does
-QUICK_SLOW, QUICK_STEP = (
-    300,
-    3.0,
-)  # the one that takes long among quick ones, far longer than any other may be held up
+# the one that takes long among quick ones, far longer than any other may be held up
+QUICK_SLOW, QUICK_STEP = 300, 3.0
 LARGE = 300 << 20  # bytes
 
 

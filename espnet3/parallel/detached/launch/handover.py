@@ -69,9 +69,9 @@ def put_specs(
                 counts = {"ok": part.count(OK), "failed": part.count(FAILED)}
                 write_json(folder / DONE, counts, durable=False)
             continue
-        of_before = (folder / DONE, folder / ENDED, layout.run / plan.outcomes(shard) / DONE)
-        for file in () if is_new else of_before:
-            file.unlink(missing_ok=True)
+        if not is_new:
+            for file in (folder / DONE, folder / ENDED, layout.run / plan.outcomes(shard) / DONE):
+                file.unlink(missing_ok=True)
         own = {
             "shard": shard,
             "begin": begin,

@@ -209,7 +209,7 @@ class Supervisor:
         job = states.job_name(process.pid)
         left = (other for other in self.places if not (self.layout.shard(other) / DONE).exists())
         taken = (other for other in left if states.read_mark(self.layout.shard(other)).get("job") == job)
-        shard = next(taken, shard)
+        shard = next(taken, shard)  # it may have gone on to another one
         folder = self.layout.shard(shard)
         say(f"shard {shard} ended with {status}")
         if self._killing and status == -signal.SIGKILL:  # by this process, whatever item it was in

@@ -214,6 +214,7 @@ class _Attempt:
 
     def _run_step(self, at: int, end: int, call: Call, write: Callable[[Any, Any], None]) -> None:
         items = self.shard.items[at:end]
+        self.blamed = NoItem(self.name)
         self.mark((at, end), "")
         block = run_items(Loop(items, call, self.policy, self.name))
         results, keeps = block.values, self.hooks.keeps
@@ -340,10 +341,8 @@ class _Driver:
             error = result.take_error()
             if stop.cause == "runner":
                 raise error
-            at = len(values)
-            # else a hook without an item failed
-            if at < len(shard.items) and stop.index == shard.items[at]:
-                self.folder.append_failures([(shard.begin + at, stop)])
+            if not isinstance(stop.index, NoItem):  # else a hook without an item failed
+                self.folder.append_failures([(shard.begin + len(values), stop)])
             raise item_error(error, stop)
         self.folder.shard_done(
             *shard.marked,

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from espnet3.parallel import BaseRunner, ItemFailure, ParallelError, PoisonItemError, SignatureError
@@ -26,7 +27,7 @@ class TestHooks:
         provider = Provider({"hook": hook, "act": act})
         runner = BadHook(provider, progress=False, on_error="record", output_dir=folder / "out")
         with pytest.raises(ParallelError) as caught:
-            runner(range(10))
+            runner(list(np.ones((10, 2))))  # indices whose == is neither true nor false
         text = str(caught.value)
         assert words in text and "Shard(" not in text
         shown = f"{text} {getattr(getattr(caught.value, 'failure', None), 'traceback', '')}"
@@ -57,9 +58,7 @@ class TestHooks:
     def test_that_crashes_after_an_error(self, folder: Path) -> None:
         """A worker that dies in close_writers after write_record has raised is no item's fault: none is named."""
         runner = FailsThenEnds(Provider({}), progress=False, on_error="record", output_dir=folder / "out")
-        with pytest.raises(
-            PoisonItemError, match="shard 3 failed .* in close_writers, with no item"
-        ) as caught:
+        with pytest.raises(PoisonItemError, match="shard 3 .* in close_writers, with no item") as caught:
             runner(range(100))
         assert caught.value.index == "shard 3"
         assert not list((folder / "out").glob("session.*/errors.jsonl"))

@@ -38,7 +38,7 @@ from espnet3.parallel.ledger.files import make_folder, write_json
 from espnet3.parallel.ledger.lease import STALE, Lease
 from espnet3.parallel.ledger.split import ERRORS, FAILED, LEFT, OK, RESULTS, SPEC, Counted, SplitWriter
 from espnet3.parallel.provenance.parts import LoadedCode
-from espnet3.parallel.records import ItemFailure, ProcessEnd
+from espnet3.parallel.records import ItemFailure, NoItem, ProcessEnd
 from espnet3.parallel.runner import shards
 from espnet3.parallel.runner.execute import build_here
 from espnet3.parallel.timing.recorder import TimesRecorder
@@ -278,11 +278,10 @@ class _Attempt(Counted):
         say(stop.traceback)
         if stop.cause == "runner":  # no item's fault
             return f"the runner failed: {stop.error_type}: {stop.message}"
-        at = len(result.values)
-        # else a hook failed, without an item
-        if at < len(self.spec.items) and stop.index == self.spec.items[at]:
-            self._append(self.spec.begin + at, Block(stop=stop))
-        return self._sentence_of(self.spec.begin + at, stop)
+        position = self.spec.begin + len(result.values)
+        if not isinstance(stop.index, NoItem):  # else a hook failed, without an item
+            self._append(position, Block(stop=stop))
+        return self._sentence_of(position, stop)
 
     def _env(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         spec, job = self.spec, self.job

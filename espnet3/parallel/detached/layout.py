@@ -7,7 +7,6 @@
   runner.json      the runner's plain attributes, for its `merge` or `write_outputs`
   jobs.json        job ids, by shard, and the shards of the last submission
   specs/           shard.7.json: what the job of a shard reads
-  failed/7         one byte for each failed item of the shard, if `max_failures` limits them
   stop.json        an order to all jobs to end: the run was cancelled, or an item failed
   shard.7/         lease.*.json  mark.json  losses.json  ended.json  done  log.txt
   supervisor/      of local and ssh runs: lease.*.json  log.txt
@@ -19,7 +18,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -153,9 +152,9 @@ def positions(file: Path) -> Iterator[int]:
         yield from (position for position in found if position != DAMAGED)
 
 
-def stretches(part: bytes | bytearray, begin: int, wanted: Collection[int]) -> list[list[int]]:
-    """Return the stretches [begin, end) of positions that are in one of the wanted states."""
-    found = re.finditer(b"[%b]+" % bytes(wanted), part)
+def stretches(part: bytes | bytearray, begin: int, wanted: int) -> list[list[int]]:
+    """Return the stretches [begin, end) of positions that are in a state."""
+    found = re.finditer(b"[%c]+" % wanted, part)
     return [[begin + each.start(), begin + each.end()] for each in found]
 
 
@@ -188,7 +187,6 @@ class Layout:
         self.folder = run / FOLDER
         self.own = own  # its files decide what is run: each must be this user's when it is read
         self.supervisor = self.folder / SUPERVISOR  # a folder with a lease and a log
-        self.failures = self.folder / "failed"  # the folder that counts failed items, by shard
         self.stop = self.folder / "stop.json"  # the file that tells all jobs to end
 
     def read(self, name: str, like: type | None = None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any, TypedDict
 from espnet3.parallel.detached.layout import DONE, ENDED, LOSSES, MARK, Done, Ended, InFlight, Layout, Plan
 from espnet3.parallel.engine.blame import Loss
 from espnet3.parallel.ledger.errors import FolderInUseError
-from espnet3.parallel.ledger.files import make_folder, open_to_write, read_or_none, write_json
+from espnet3.parallel.ledger.files import open_to_write, read_or_none, write_json
 from espnet3.parallel.ledger.lease import Lease, holder_lives, holder_of, is_alive
 from espnet3.parallel.records import ProcessEnd
 
@@ -55,6 +55,10 @@ class Marks:
             self._mark.update(facts)
             if self._fd >= 0:
                 os.pwrite(self._fd, json.dumps(self._mark).encode().ljust(_WIDTH) + b"\n", 0)
+
+    def sync(self) -> None:
+        """Have other hosts see the notes, by NFS too."""
+        os.fsync(self._fd)
 
     def close(self) -> None:
         """Note that nothing is in flight, and close the file."""
@@ -127,21 +131,6 @@ class LossFile:
     def _write(self, losses: list[Loss]) -> None:
         self.losses = losses
         write_json(self._file, {"losses": list(map(asdict, losses))})
-
-
-def count_failures(layout: Layout, shard: int, failed: int) -> None:
-    """Write the number of failed items of a shard, against `max_failures` of the whole run.
-
-    A shard with failures has a file in `detached/failed`, as many bytes long as it has failed items: one listing
-    of the folder counts them all, each job writes only its own file, and a run without failures costs nothing.
-    """
-    file = layout.failures / str(shard)
-    if not failed:
-        file.unlink(missing_ok=True)
-        return
-    make_folder(layout.failures)
-    with open(open_to_write(file, 0), "wb") as opened:
-        opened.truncate(failed)
 
 
 class JobState(str, Enum):

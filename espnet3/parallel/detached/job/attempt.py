@@ -34,7 +34,7 @@ from espnet3.parallel.env.store import Adding, name_worker
 from espnet3.parallel.env_provider import keywords_of, worker_setup_of
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
-from espnet3.parallel.ledger.files import make_folder, write_json
+from espnet3.parallel.ledger.files import make_folder, read_or_none, write_json
 from espnet3.parallel.ledger.lease import STALE, Lease
 from espnet3.parallel.ledger.split import ERRORS, FAILED, LEFT, OK, RESULTS, SPEC, Counted, SplitWriter
 from espnet3.parallel.provenance.parts import LoadedCode
@@ -163,10 +163,7 @@ class _Attempt(Counted):
         self.marks = states.Marks(self.folder, self.losses)
         self.stopping.begin(self.folder, self.marks)
         self.history = History(spec.policy, self.losses.losses)
-        file = self.layout.failures / str(spec.shard)
-        # of this shard, where `max_failures` limits them
-        self.n_failed = file.stat().st_size if spec.max_failures is not None and file.exists() else 0
-        self.next_look = 0.0  # when those of the whole run may be counted again
+        self.next_look = 0.0  # when the failed items of the whole run may be counted again
         self.begin = spec.begin  # of the stretch that is in flight
         self.lease = lease
         self.state = bytearray(len(spec.items))  # one byte for each of its items: `LEFT`, `OK` or `FAILED`
@@ -185,6 +182,8 @@ class _Attempt(Counted):
         self._take(positions(folder / RESULTS), OK)
         self.n_lines = 0  # that this attempt has appended
         self.failed_before = {at for at, state in enumerate(self.state, spec.begin) if state == FAILED}
+        if spec.retry_failed:
+            self.state = self.state.replace(bytes([FAILED]), bytes([LEFT]))
 
     def run(self) -> int:
         state, why = JobState.DONE, ""
@@ -232,7 +231,7 @@ class _Attempt(Counted):
             self._settle(min(due), Block(stop=self._failure(min(due))))
         if self.job.plan.hooks:
             self._run_hooks()
-        elif left := stretches(self.state, begin, (LEFT, FAILED) if self.spec.retry_failed else (LEFT,)):
+        elif left := stretches(self.state, begin, LEFT):
             runner, env, keywords = self._env()
             many = bind(runner.batch_forward, env) if self.spec.batched else None
             call = Call(bind(runner.forward, env, keywords), many)
@@ -266,13 +265,13 @@ class _Attempt(Counted):
             why = self._stopped(result, result.stop)
             if spec.policy.on_error == "raise":
                 raise self._stop_run(why, at_item=result.stop.cause != "runner")
-            self._check_budget(self.failed - self.n_failed, last=True)
+            self._check_budget(last=True)
             raise _FailedError(why)
         end = spec.begin + len(spec.items)
         indices = {"indices": self.job.plan.indices_sha256, "begin": spec.begin, "end": end}
         write_json(folder / DONE, indices)
         self._append(spec.begin, result)
-        self._check_budget(self.failed - self.n_failed, last=True)
+        self._check_budget(last=True)
 
     def _stopped(self, result: Block, stop: ItemFailure) -> str:
         say(stop.traceback)
@@ -346,18 +345,19 @@ class _Attempt(Counted):
             say(block.stop.traceback)
             why = self._sentence_of(begin + len(block.values), block.stop)
             raise self._stop_run(why, at_item=True)
-        self._check_budget(len(block.failed))
+        self._check_budget()
         if block.error is not None:  # the runner's own mistake, such as a batch of another length
             raise block.error
 
-    def _check_budget(self, more: int = 0, last: bool = False) -> None:
+    def _check_budget(self, last: bool = False) -> None:
         begin, limit, total = time.monotonic(), self.spec.max_failures, self.job.plan.bounds[-1]
-        if limit is not None and more:
-            self.n_failed += more
-            states.count_failures(self.layout, self.spec.shard, self.n_failed)
-        if limit is None or not self.n_failed or (begin < self.next_look and not last):
+        if limit is None or not self.failed or (begin < self.next_look and not last):
             return
-        failed = sum(entry.stat().st_size for entry in os.scandir(self.layout.failures))
+        self._count()
+        self.marks.sync()
+        folders = [self.layout.shard(number) for number in range(self.job.plan.n_shards)]
+        counts = (read_or_none(folder / DONE) or states.read_mark(folder) for folder in folders)
+        failed = sum(each.get("failed", 0) for each in counts)
         now = time.monotonic()
         self.next_look = now + _REST * (now - begin)
         if failed > (limit * total if 0 < limit < 1 else limit):

@@ -12,8 +12,8 @@ from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job_spec import items_to_json
 from espnet3.parallel.detached.launch import asking, job_arrays, kube_jobs, supervisors
-from espnet3.parallel.detached.layout import DONE, ENDED, Layout, Plan, stretches
-from espnet3.parallel.detached.states import LossFile, Queue, count_failures
+from espnet3.parallel.detached.layout import DONE, ENDED, MARK, Layout, Plan, stretches
+from espnet3.parallel.detached.states import LossFile, Queue, read_mark
 from espnet3.parallel.ledger.files import make_folder, write_json, write_plainly
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.split import FAILED, LEFT, OK
@@ -47,7 +47,7 @@ def launcher(env: str) -> Launcher:
 def put_specs(
     layout: Layout, plan: Plan, items: Sequence[Any], state: bytearray, run_id: str, retry_failed: bool
 ) -> list[int]:
-    """Write the specs of the shards that have items left, and mark the others as done."""
+    """Write the specs of the shards that have items left, and mark the others as done; each mark has what is known."""
     base = layout.template()
     retry_failed = retry_failed or base.policy.on_error == "raise"  # a run in this process does so too
     make_folder(layout.spec(0).parent)
@@ -61,14 +61,16 @@ def put_specs(
         if retry_failed and FAILED in part:  # these are left, and their earlier losses no longer count
             LossFile(folder).forget({at for at, one in enumerate(part, begin) if one == FAILED})
             part = part.replace(bytes([FAILED]), bytes([LEFT]))
-        if base.max_failures is not None:
-            count_failures(layout, shard, part.count(FAILED))
+        counts = {"ok": part.count(OK), "failed": part.count(FAILED)}
         if LEFT not in part:
             if not (folder / DONE).exists():
                 make_folder(folder)
-                counts = {"ok": part.count(OK), "failed": part.count(FAILED)}
                 write_json(folder / DONE, counts, durable=False)
             continue
+        mark = read_mark(folder)
+        if any(mark.get(name, 0) != n for name, n in counts.items()):
+            make_folder(folder)
+            write_plainly(folder / MARK, json.dumps({**mark, **counts}).encode())
         if not is_new:
             for file in (folder / DONE, folder / ENDED, layout.run / plan.outcomes(shard) / DONE):
                 file.unlink(missing_ok=True)
@@ -76,8 +78,8 @@ def put_specs(
             "shard": shard,
             "begin": begin,
             "items": items_to_json(items[begin:end]),
-            "skip": stretches(part, begin, (OK,)),
-            "failed": stretches(part, begin, (FAILED,)),
+            "skip": stretches(part, begin, OK),
+            "failed": stretches(part, begin, FAILED),
             "retry_failed": retry_failed,
             "run_id": run_id,
         }

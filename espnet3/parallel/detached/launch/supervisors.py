@@ -242,7 +242,7 @@ class Supervisor:
         for shard in self.todo if self.stopping else ():
             if holder_lives(self.layout.shard(shard), now):
                 continue  # another host's
-            begun = states.read_mark(self.layout.shard(shard))
+            begun = states.read_mark(self.layout.shard(shard)).get("job")
             self._note_stop(shard, state=JobState.UNFINISHED if begun else JobState.NOT_STARTED)
 
     def _note_stop(self, shard: int, how: str = "", state: JobState = JobState.UNFINISHED) -> None:

@@ -184,6 +184,7 @@ class _Attempt(Counted):
         self.failed_before = {at for at, state in enumerate(self.state, spec.begin) if state == FAILED}
         if spec.retry_failed:
             self.state = self.state.replace(bytes([FAILED]), bytes([LEFT]))
+        self._count()
 
     def run(self) -> int:
         state, why = JobState.DONE, ""
@@ -204,7 +205,6 @@ class _Attempt(Counted):
             state, why = JobState.FAILED, f"{type(error).__name__}: {message}"
             say(trace)
         self.stopping.end()
-        self._count()
         self.marks.close()
         self.times.flush()
         self.files.close(state is JobState.DONE)
@@ -315,7 +315,6 @@ class _Attempt(Counted):
             else:
                 apart = (place for place in self.history.suspects if place > at)
                 upto = at + 1 if at in self.history.suspects else min([at + most, end, *apart])
-                self._count()
                 block = self._run(at, upto, call)
             self._settle(at, block)
             at += len(block.values)
@@ -353,7 +352,6 @@ class _Attempt(Counted):
         begin, limit, total = time.monotonic(), self.spec.max_failures, self.job.plan.bounds[-1]
         if limit is None or not self.failed or (begin < self.next_look and not last):
             return
-        self._count()
         self.marks.sync()
         folders = [self.layout.shard(number) for number in range(self.job.plan.n_shards)]
         counts = (read_or_none(folder / DONE) or states.read_mark(folder) for folder in folders)
@@ -404,6 +402,7 @@ class _Attempt(Counted):
         self.n_lines += len(results) + len(lost)
         self._take(places, OK)
         self._take((place for place, _ in lost), FAILED)
+        self._count()
         self.times.took(self.worker, block, places)
 
     def _take(self, positions: Iterable[int], state: int) -> None:

@@ -61,8 +61,7 @@ class Said:
     @property
     def problem(self) -> str:
         """The standard error, else an exit status other than 0, with the command; empty if there is neither."""
-        failed = f"exit status {self.status}" if self.status else ""
-        said = self.error.strip() or failed
+        said = self.error.strip() or (f"exit status {self.status}" if self.status else "")
         return f"{self.command}: {said}" if said else ""
 
     def succeeded(self) -> Said:

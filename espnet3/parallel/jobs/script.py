@@ -167,8 +167,7 @@ def avoiding(scheduler: Scheduler, options: Mapping[str, Any], nodes: Sequence[s
     kept = list(filter(None, map(without, options["job_extra_directives"])))
     if options.get("resource_spec") is not None:
         options = {**options, "resource_spec": without(options["resource_spec"]) or None}
-    every = dict.fromkeys([*own, *nodes])
-    line = scheduler.avoid.format(nodes=scheduler.joint.join(every))
+    line = scheduler.avoid.format(nodes=scheduler.joint.join(dict.fromkeys([*own, *nodes])))
     return {**options, "job_extra_directives": [*kept, line]}
 
 

@@ -97,8 +97,7 @@ class Server(AbstractContextManager["Server"]):
         asked = {"verb": verb, "group": group, "resource": name, "subresource": part}
         spec = {"resourceAttributes": {"namespace": self.namespace, **asked}}
         review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
-        answer = self.post(_REVIEW, review)
-        return bool(answer["status"].get("allowed"))
+        return bool(self.post(_REVIEW, review)["status"].get("allowed"))
 
     def path(self, group: str, kind: str, name: str = "") -> str:
         """Return the path of a kind of objects in the run's namespace, or of one of them."""

@@ -46,10 +46,13 @@ def run_status(layout: Layout, plan: Plan) -> RunStatus:
     folders = {shard: layout.shard(shard) for shard in silent if not found[shard].state.alive}
     others = {shard: ids.get(str(states.job_of(folder)), silent[shard]) for shard, folder in folders.items()}
     _ask(layout, plan, dict(others.items() - silent.items()), found, notes)
-    for shard, folder in folders.items() if any(one.state.alive for one in found) else ():
-        if not found[shard].state.alive and states.is_free(folder):
-            note = "; ".join(filter(None, [found[shard].note, _FREE]))
-            found[shard] = replace(found[shard], state=JobState.PENDING, note=note)
+    # a job that has done a shard holds its lease until it has that of the next one
+    held = (holder_lives(layout.shard(one.shard), now) for one in found)
+    if folders and (any(one.state.alive for one in found) or any(held)):
+        for shard, folder in folders.items():
+            if not found[shard].state.alive and states.is_free(folder):
+                note = "; ".join(filter(None, [found[shard].note, _FREE]))
+                found[shard] = replace(found[shard], state=JobState.PENDING, note=note)
     if any(one.state is not JobState.DONE for one in found) and (home := layout.home()) is not None:
         notes.append(
             f"the run was copied or moved from {home}: its runner, called with this output_dir, goes on here"

@@ -76,7 +76,6 @@ STANDARD = {
 STATIC = [
     ("cloudpickle", "cloudpickle:Pickler.dispatch_table"),
     ("cloudpickle", "cloudpickle:Pickler.reducer_override"),
-    ("dask", "dask.config:defaults"),
     ("dask", "dask.config:global_config"),
     ("dask", "dask.config:serialize"),
     ("dask-kubernetes", "dask_kubernetes.operator.kubecluster.kubecluster:KubeCluster._start"),
@@ -89,7 +88,6 @@ STATIC = [
     ("distributed", "distributed.deploy.cluster:Cluster._close"),
     ("distributed", "distributed.deploy.cluster:Cluster._update_worker_status"),
     ("distributed", "distributed.deploy.spec:SpecCluster._close"),
-    ("distributed", "distributed.deploy.spec:SpecCluster._correct_state"),
     ("distributed", "distributed.deploy.spec:SpecCluster._update_worker_status"),
     ("distributed", "distributed.node:ServerNode.start_http_server"),
 ]

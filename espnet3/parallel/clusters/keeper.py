@@ -27,7 +27,6 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from espnet3.parallel.backends.scheduler import NO_SUCH_JOB, Meaning, Scheduler
 from espnet3.parallel.clusters.arrays import Arrays
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat.clusters import start_missing
 from espnet3.parallel.errors import SubmissionError
 from espnet3.parallel.jobs import commands
 from espnet3.parallel.jobs.commands import AT_END, Outputs, answers, end_task, in_thread, reasons, run
@@ -279,7 +278,7 @@ class JobKeeper(WorkerCluster):
 
     async def _submit(self, names: list[str]) -> None:
         cluster = self._cluster
-        await start_missing(cluster)  # makes them
+        await cluster  # makes those of its `worker_spec` that are not there
         jobs = {name: cluster.workers[name] for name in names if name in cluster.workers}
         try:
             await self._arrays.submit(list(jobs.values()))

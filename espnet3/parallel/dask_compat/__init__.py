@@ -95,14 +95,6 @@ def inherited_config(config: Mapping[str, Any]) -> str:
     return str(dask.config.serialize(dask.config.merge(dask.config.global_config, config)))
 
 
-def default_config() -> dict[str, Any]:
-    """Return Dask's configuration without anything of the user's: `dask.config.defaults`."""
-    import dask
-
-    defaults: dict[str, Any] = dask.config.merge(*reversed(dask.config.defaults))
-    return defaults
-
-
 def is_class_by_value(obj: Any, reduced: Any) -> bool:
     """Return whether `cloudpickle.Pickler.reducer_override` has reduced an object as a class that travels by value.
 

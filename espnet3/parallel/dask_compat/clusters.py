@@ -60,11 +60,6 @@ class KeptCluster:
             await self.after_closing()
 
 
-async def start_missing(cluster: Any) -> None:
-    """Start the workers of a cluster's `worker_spec` that are not there: `SpecCluster._correct_state`."""
-    await cluster._correct_state()
-
-
 def ignore_errors_of_loop(cluster: Any) -> None:
     """Drop what goes wrong from now on in a cluster's event loop."""
     cluster.loop.asyncio_loop.set_exception_handler(lambda *_: None)

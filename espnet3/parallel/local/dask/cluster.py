@@ -25,7 +25,6 @@ from distributed.deploy.spec import ProcessInterface
 from espnet3.parallel.backends import BACKENDS, Kind
 from espnet3.parallel.backends.machine import chosen_gpus, gpu_env, processors
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat import default_config
 from espnet3.parallel.dask_compat.clusters import KeptCluster, give_up_cluster
 from espnet3.parallel.errors import NoWorkersError
 from espnet3.parallel.local.fork_server import boot_of, take_server
@@ -201,7 +200,9 @@ def local_cluster(config: ParallelConfig, options: Mapping[str, Any]) -> LocalCl
     if merged["dashboard_address"] is None:  # for Dask that is :8787 of every interface
         merged["dashboard_address"] = "127.0.0.1:0"
         merged["scheduler_kwargs"] = {**merged["scheduler_kwargs"], "dashboard": False}
-    defaults, get = default_config(), dask.config.get
+    defaults: dict[str, Any] = {}
+    dask.config.refresh(defaults, paths=[], env={})  # which has nothing of the user's then
+    get = dask.config.get
     quiet = {key: value for key, value in QUIET.items() if get(key, None) == get(key, None, config=defaults)}
     with _ONE_BY_ONE, dask.config.set(quiet):
         processes = merged.pop("processes", True) is not False

@@ -15,7 +15,7 @@ from typing import Any
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.config import ParallelConfig
-from espnet3.parallel.dask_compat.clusters import StartsInTime, give_up_cluster
+from espnet3.parallel.dask_compat.clusters import StartsInTime
 from espnet3.parallel.errors import ConfigError, NoWorkersError, ParallelError
 from espnet3.parallel.kube.guard import Guard, delete_cluster
 from espnet3.parallel.kube.manifests import RUN
@@ -65,12 +65,9 @@ def _create(make: Callable[..., Any], config: ParallelConfig, server: Server) ->
         metadata["ownerReferences"] = [*(metadata.get("ownerReferences") or []), owner]
     name = metadata["name"]
     guard = Guard(server.namespace, name, run)
-    cls = pod_cluster(make, server, config, name, guard)
     try:
-        return cls(**options)
+        return pod_cluster(make, server, config, name, guard)(**options)
     except BaseException as error:
-        if cls.made is not None:
-            give_up_cluster(cls.made)
         try:
             delete_cluster(server, name, run)
         except ParallelError as left:  # the guard goes on with it
@@ -103,12 +100,7 @@ def pod_cluster(make: Any, server: Server, config: ParallelConfig, name: str, gu
     """Return the class of one cluster of pods: that of its name."""
 
     class PodCluster(StartsInTime, make, WorkerCluster):  # type: ignore[misc]  # loaded here
-        made: Any = None
         start_timeout = config.start_timeout
-
-        def __init__(self, **options: Any) -> None:
-            type(self).made = self
-            super().__init__(**options)
 
         def missing(self) -> str:
             return _missing(server, name)

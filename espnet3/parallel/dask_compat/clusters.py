@@ -84,6 +84,13 @@ class StartsInTime:
 
     start_timeout: float  # seconds
 
+    def __init__(self, **options: Any) -> None:
+        try:
+            super().__init__(**options)
+        except BaseException:  # Ctrl-C too: a half-started cluster cannot be closed
+            give_up_cluster(self)
+            raise
+
     async def too_late(self) -> None:
         """Raise the error of a start that took too long; called while the cluster is still there."""
 

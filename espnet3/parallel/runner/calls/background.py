@@ -27,7 +27,7 @@ from espnet3.parallel.engine import pickling
 from espnet3.parallel.engine.exceptions import ANYTHING, failure_of, item_error, show_remote
 from espnet3.parallel.engine.loop import Block
 from espnet3.parallel.engine.work import Chunk, Work
-from espnet3.parallel.env.calls import call_text, portable_setup_error, setup_key
+from espnet3.parallel.env.calls import call_text, setup_key
 from espnet3.parallel.env.injection import bind
 from espnet3.parallel.env.store import ENVS
 from espnet3.parallel.errors import NoWorkersError, WorkerSetupError, add_note, say_where
@@ -50,8 +50,6 @@ def run_call(blob: bytes) -> Any:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit too: a future carries its call's exception to `result()`
-        if isinstance(error, WorkerSetupError):  # no call's own
-            error = portable_setup_error(error)
         # in words first: its frames stay here
         return Block(stop=failure_of(error, NoItem(""), 1, ""), error=error.with_traceback(None))
     return result

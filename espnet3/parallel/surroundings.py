@@ -11,7 +11,7 @@ import resource
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 _LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
@@ -110,12 +110,14 @@ if sys.platform != "linux":  # elsewhere neither can be read without a change of
     del PARTS["processors"], PARTS["umask"]
 if hasattr(sys, "get_int_max_str_digits"):  # since Python 3.10.7
     PARTS["limit of digits"] = Part(sys.get_int_max_str_digits, sys.set_int_max_str_digits)
+# names of those that mean the same on another machine, and of those that no import changes
+PORTABLE = [name for name, part in PARTS.items() if part.anywhere]
+SETTLED = [name for name, part in PARTS.items() if not part.imported]
 
 
-def surroundings(*, anywhere: bool = False, imported: bool = True) -> dict[str, Any]:
-    """Return this process's surroundings as plain data: all; those alone of `anywhere`; or without the `imported`."""
-    parts = {name: part for name, part in PARTS.items() if part.anywhere or not anywhere}
-    return {name: part.read() for name, part in parts.items() if imported or not part.imported}
+def surroundings(names: Iterable[str] = PARTS) -> dict[str, Any]:
+    """Return this process's surroundings as plain data: all, or those of some names."""
+    return {name: PARTS[name].read() for name in names}
 
 
 def give(values: Mapping[str, Any]) -> str:

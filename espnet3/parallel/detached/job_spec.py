@@ -23,7 +23,7 @@ from espnet3.parallel.ledger.lines import decode, encode
 from espnet3.parallel.messages import masked
 from espnet3.parallel.provenance import FUNCTION
 from espnet3.parallel.records import Policy
-from espnet3.parallel.surroundings import give, search_path, surroundings
+from espnet3.parallel.surroundings import PORTABLE, give, search_path, surroundings
 
 SCHEMA = 1
 CHECKED = "checked: "  # begins the line on standard error that holds, as JSON, why `worker --check` failed
@@ -238,7 +238,7 @@ def record(names: Sequence[str]) -> Surroundings:
         sys_path=search_path(),
         variables={name: os.environ[name] for name in [*wanted, *names]},
         # a spec holds no secrets
-        portable={**surroundings(anywhere=True), "arguments": masked(sys.argv)},
+        portable={**surroundings(PORTABLE), "arguments": masked(sys.argv)},
     )
 
 

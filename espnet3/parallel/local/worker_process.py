@@ -27,7 +27,7 @@ from espnet3.parallel.env.store import ENVS, name_worker
 from espnet3.parallel.pilots.channel import worker_context
 from espnet3.parallel.pilots.protocol import Hello
 from espnet3.parallel.pilots.worker import Slots
-from espnet3.parallel.surroundings import surroundings
+from espnet3.parallel.surroundings import SETTLED, surroundings
 
 _WAKE_UP = 1000  # milliseconds
 _LOOK = 0.02  # seconds between looks at what is in hand
@@ -63,7 +63,7 @@ def _serve_slots(sock: socket.socket, boot: dict[str, Any]) -> None:
     host, pid = socket.gethostname(), os.getpid()
 
     def as_new() -> bool:
-        return surroundings(imported=False) == before and not _edited(*began)
+        return surroundings(SETTLED) == before and not _edited(*began)
 
     try:
         node = boot.get("node")
@@ -71,7 +71,7 @@ def _serve_slots(sock: socket.socket, boot: dict[str, Any]) -> None:
         hello = Hello(boot["name"], node or f"process {pid}", pid, host, boot["threads"])
         place = boot["address"], boot["key"]
         slots = Slots(*place, hello, worker_context(**boot["tls"]) if boot.get("tls") else None, as_new)
-        before = surroundings(imported=False)  # an item may change them for the items after it
+        before = surroundings(SETTLED)  # an item may change them for the items after it
         _send(sock, {"pid": pid})  # it has started, also where its first item ends it
         slots.open()
     except Exception:

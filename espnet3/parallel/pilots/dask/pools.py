@@ -27,7 +27,7 @@ from espnet3.parallel.pilots.losses import sign_of
 from espnet3.parallel.pilots.pool import BACKLOG, Pool, RunSlots, private_listener
 from espnet3.parallel.pilots.worker_cluster import cluster_of
 from espnet3.parallel.records import ProcessEnd
-from espnet3.parallel.surroundings import surroundings
+from espnet3.parallel.surroundings import PORTABLE, surroundings
 
 _OUTLIVED = 0.2  # seconds by which a node outlives a process that was not killed with the whole job
 _ATTEMPTS, _PAUSE = 4, 0.5  # at giving the workers their plugin, and seconds between them
@@ -46,7 +46,7 @@ class PilotHost(WorkerPlugin):
         self.address = address
         self.key = key
         self.name = name
-        self._surroundings = surroundings(anywhere=True)
+        self._surroundings = surroundings(PORTABLE)
 
     def setup(self, worker: Any) -> None:
         """Open one slot per worker thread."""

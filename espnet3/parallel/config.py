@@ -14,6 +14,7 @@ from espnet3.parallel.backends import BACKENDS, Backend, Kind, unknown_env
 from espnet3.parallel.backends.check import (
     MISSING,
     OF_TRAINER,
+    is_missing,
     is_option,
     misplaced_in_trainer,
     option_problems,
@@ -166,12 +167,12 @@ def _checked(config: Any) -> dict[str, Any]:
     raw = _plain_block(config, problems)
     env = raw.get("env", "local")
     backend = BACKENDS.get(env) if isinstance(env, str) else None
-    if backend is None and env is not MISSING:
+    if backend is None and not is_missing(env):
         problems.append(f"env: {unknown_env(env)}")
     _check_keys(raw, backend, problems)
     for each in fields(ParallelConfig):
         name, sort, given = each.name, each.metadata.get("sort"), raw.get(each.name)
-        if sort is not None and name in raw and given is not MISSING:
+        if sort is not None and name in raw and not is_missing(given):
             raw[name] = _as_meant(name, given, backend)
             if refusal := sort.refusal(raw[name]) or _refused_by_kind(backend, name, raw[name]):
                 problems.append(checks.problem(name, given, refusal))
@@ -342,7 +343,7 @@ def _entry(container: Any, key: Any, where: str, problems: list[str]) -> Any:
         reason = str(error).splitlines()[0]
         problems.append(f"{where}: {reason}; define what it refers to, or write the value")
         return MISSING
-    if isinstance(value, str) and value == MISSING:
+    if is_missing(value):
         problems.append(f"{where} = {MISSING}: the value is missing; write one")
         return MISSING
     return _plain(value, where, problems)

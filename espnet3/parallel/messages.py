@@ -169,13 +169,13 @@ def named(key: Any) -> str:
 
 
 def brief(value: Any, most: int | None = 200, text_of: Callable[[Any], str] = repr) -> str:
-    """Return a value's repr, or another text of it, cut; if it raises, the value's type."""
+    """Return a value's repr, or another text of it, cut; if making it raises, the value's type."""
     try:
         return text_of(value)[:most]
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit too: a message must not end the program
-        return f"<a value of type {type(value).__name__}, whose repr raises {type(error).__name__}>"
+        return f"<a value of type {type(value).__name__}; showing it raises {type(error).__name__}>"
 
 
 def shown(value: Any, name: object = "") -> str:

@@ -340,7 +340,7 @@ class Unshowable:
         ({"n_workers": "9" * 5000}, "n_workers = '999"),
         ({"n_workers": 10**7}, "must be 1,000,000 at most"),
         ({"env": Unshowable()}, "Unknown env <a value of type Unshowable"),
-        ({Unshowable(): 1}, "<a value of type Unshowable, whose repr raises RuntimeError> = 1: unknown key"),
+        ({Unshowable(): 1}, "<a value of type Unshowable; showing it raises RuntimeError> = 1: unknown key"),
         ({"options": {10**5000: 1}}, "options.<a value of type int"),
         ({"env": "a line of a file\n" * 50_000}, "Unknown env 'a line of a file"),
         ((circle := {"env": "local"}).setdefault("options", circle), "contains itself"),

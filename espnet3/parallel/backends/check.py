@@ -61,13 +61,17 @@ _MEANT = {  # names that mean something else or nothing here, and the fix
     **dict.fromkeys(("gpu_inference", "ngpu", "num_gpus", "n_gpus", "gpu", "gpus", "gres"), _GPUS),
     "batch_size": _BATCHES,
 }
-# OmegaConf's mark of a missing value; `ParallelConfig` reports each, and puts this object there
-MISSING = "???"
+MISSING = "???"  # OmegaConf's mark of a missing value, which `ParallelConfig` has reported already
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a value is the mark of a missing one."""
+    return isinstance(value, str) and value == MISSING
 
 
 def option_problems(row: Backend | None, options: Any) -> list[str]:
     """Return the mistakes in `options`, one string each: place, value, reason and fix."""
-    if options is MISSING:
+    if is_missing(options):
         return []
     if not isinstance(options, dict):
         refusal = f"must be a mapping of option names to values, not {type(options).__name__}"

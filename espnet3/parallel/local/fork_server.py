@@ -64,8 +64,10 @@ def own_processes(config: ParallelConfig) -> bool:
 
 def without_dask(config: ParallelConfig) -> bool:
     """Return whether a block's workers can do without Dask: on this machine, without options of Dask's own."""
-    given = {name for name, value in config.options.items() if (name, value) != ("dashboard_address", None)}
-    return own_processes(config) and given <= WITHOUT_DASK | {GPU_VARIABLE}
+    of_dask = config.options.keys() - WITHOUT_DASK - {GPU_VARIABLE}
+    if config.options.get("dashboard_address", "") is None:  # no dashboard is wanted
+        of_dask -= {"dashboard_address"}
+    return own_processes(config) and not of_dask
 
 
 class ForkServer:

@@ -94,9 +94,9 @@ def prepare(spec: RunSpec) -> Call:
         raise
 
 
-def forget(spec: RunSpec | None) -> None:
-    """Drop the env that was built for a run alone; None is a run that was not prepared here."""
-    if spec is not None and spec.env_key and not spec.env_stays:
+def forget(spec: RunSpec) -> None:
+    """Drop the env that was built for a run alone."""
+    if spec.env_key and not spec.env_stays:
         ENVS.drop(spec.env_key)
 
 

@@ -306,4 +306,6 @@ class Pilot:
             return Message(answer, Pickler)
 
     def _on_end(self, run_id: int) -> None:
-        forget(self.calls.pop(run_id, (None, None))[1])
+        if run_id in self.calls:  # else it was not prepared here
+            _, spec = self.calls.pop(run_id)
+            forget(spec)

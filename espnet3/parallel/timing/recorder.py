@@ -121,7 +121,9 @@ class TimesRecorder:
         period = max(_LEAST, (now - self._begin) * share / _RECORDS)
         if worker in self._open and begin - self._open[worker].end > period:
             self._close(worker)  # it was idle, which is not smeared over its work
-        record = self._open[worker] = self._open.get(worker) or _Record(begin=begin, end=now)
+        if worker not in self._open:
+            self._open[worker] = _Record(begin=begin, end=now)
+        record = self._open[worker]
         record.end = max(record.end, now)
         record.busy += block.seconds
         record.items += len(block.values)

@@ -92,7 +92,7 @@ def test_a_config_that_holds_itself_or_has_no_text_is_shown() -> None:
     assert shown_config(loop) == {"beam": 5, "again": ["(itself)"]}
     twice = [1]
     assert shown_config({"a": twice, "b": twice}) == {"a": [1], "b": [1]}
-    assert shown_config({"a": Mute()}) == {"a": "<a value of type Mute, whose repr raises LookupError>"}
+    assert shown_config({"a": Mute()}) == {"a": "<a value of type Mute; showing it raises LookupError>"}
 
 
 EXECUTION = {

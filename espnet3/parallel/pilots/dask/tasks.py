@@ -83,7 +83,9 @@ def run_task(pool: str, run: tuple[Any, ...], chunk: tuple[Any, ...]) -> bytes:
 
 async def forget_run(pool: str, run_id: int) -> None:
     """Forget a run in this worker's process (a coroutine: `Client.run` waits for anything else)."""
-    forget(_calls[pool].pop(run_id, (None, None))[1])
+    if run_id in _calls[pool]:  # else no chunk of it came here
+        _, spec = _calls[pool].pop(run_id)
+        forget(spec)
 
 
 class TaskSlots:

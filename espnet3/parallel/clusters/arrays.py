@@ -26,8 +26,9 @@ from espnet3.parallel.jobs.script import is_posix, quoted_word
 logger = logging.getLogger(__name__)
 
 
-def array_script(scheduler: Scheduler, script: str, name: str, job_name: str, count: int) -> str | None:
-    """Return the script of an array from that of its first job; None: it cannot be made of this one."""
+def array_script(scheduler: Scheduler, job: Any, count: int) -> str | None:
+    """Return the script of an array whose first element is a job; None: it cannot be made of the job's."""
+    script, name = job.job_script(), str(job.name)
     before, _, number = name.rpartition("-")
     own = f"--name {quoted_word(name)} "
     if script.count(own) != 1 or not is_posix(scheduler, script):
@@ -44,7 +45,7 @@ def array_script(scheduler: Scheduler, script: str, name: str, job_name: str, co
         for at in places:
             lines[at] = lines[at].replace(*scheduler.element_log)
     at = max(places, default=0) + 1
-    lines.insert(at, f"{scheduler.mark} {scheduler.array_directive(job_name, count, count)}")
+    lines.insert(at, f"{scheduler.mark} {scheduler.array_directive(str(job.job_name), count, count)}")
     return "\n".join(lines) + "\n"
 
 
@@ -76,10 +77,7 @@ class Arrays:
             self._most, self._why = await in_thread(array_limit, self.scheduler, run)
         most = self._most
         for part in (group[at : at + most] for group in groups for at in range(0, len(group), most)):
-            script, first = None, part[0]
-            if len(part) > 1:
-                names = str(first.name), str(first.job_name)
-                script = array_script(self.scheduler, first.job_script(), *names, len(part))
+            script = array_script(self.scheduler, part[0], len(part)) if len(part) > 1 else None
             calls += [(part, script)] if script is not None else [([each], None) for each in part]
         done = await asyncio.gather(*(self._submit(*call) for call in calls), return_exceptions=True)
         for error in filter(None, done):

@@ -191,7 +191,7 @@ def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
         text = job.job_script()
         scheduler, array = scheduler_of(row.name), None
         if (elements := min(jobs, scheduler.usual_array)) > 1:
-            array = array_script(scheduler, text, job.name, job.job_name, elements)
+            array = array_script(scheduler, job, elements)
         text = (array or text).replace(logs, os.path.expanduser(given) if given else "LOGS")
     command = f"{job.submit_command.strip()} {'< ' if getattr(job, 'use_stdin', None) else ''}SCRIPT"
     each = job.worker_processes, elements if array else 1

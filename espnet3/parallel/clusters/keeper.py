@@ -169,7 +169,9 @@ class JobKeeper(WorkerCluster):
         up = Counter(name if name in self._jobs else name.rpartition("-")[0] for name in workers)
         for name, each in self._jobs.items():
             if each.up or up[name]:
-                self._early, self._begun = self._early if each.last_up else 0, True
+                self._begun = True
+                if not each.last_up:
+                    self._early = 0
                 each.last_up = time.monotonic()
             each.up = up[name]
 

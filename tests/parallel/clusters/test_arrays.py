@@ -8,6 +8,7 @@ import subprocess
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -49,12 +50,12 @@ def count_submissions(env: str, folder: Path, monkeypatch: pytest.MonkeyPatch, f
 def test_each_element_finds_its_workers_name(env: str) -> None:
     """The script of an array gives the worker of each element the name that its job has, whatever is in it."""
     scheduler = row(env).scheduler
-    name = "my $(date) cluster-41"
     script = (
         f"#!/bin/sh\n{scheduler.mark} -J mine\n{scheduler.mark} -q a\n"
         'printf %s --name "my \\$(date) cluster-41" --nthreads 1\n'
     )
-    made = array_script(scheduler, script, name, "mine", 3)
+    job = SimpleNamespace(name="my $(date) cluster-41", job_name="mine", job_script=lambda: script)
+    made = array_script(scheduler, job, 3)
     for at in range(3):
         surroundings = {**os.environ, INDEX[env]: str(scheduler.first + at)}
         done = subprocess.run(

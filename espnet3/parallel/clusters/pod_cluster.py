@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -55,7 +54,7 @@ def start_kube(row: Backend, config: ParallelConfig) -> Any:
     ) from late
 
 
-def _create(make: Callable[..., Any], config: ParallelConfig, server: Server) -> Any:
+def _create(make: Any, config: ParallelConfig, server: Server) -> Any:
     run = uuid.uuid4().hex
     options = kube_options(config)
     options["namespace"] = server.namespace
@@ -65,8 +64,9 @@ def _create(make: Callable[..., Any], config: ParallelConfig, server: Server) ->
         metadata["ownerReferences"] = [*(metadata.get("ownerReferences") or []), owner]
     name = metadata["name"]
     guard = Guard(server.namespace, name, run)
+    facts = {"server": server, "guard": guard, "start_timeout": config.start_timeout}
     try:
-        return pod_cluster(make, server, config, name, guard)(**options)
+        return type("PodCluster", (_Pods, make), facts)(**options)
     except BaseException as error:
         try:
             delete_cluster(server, name, run)
@@ -96,52 +96,46 @@ def kube_options(config: ParallelConfig) -> dict[str, Any]:
     return options
 
 
-def pod_cluster(make: Any, server: Server, config: ParallelConfig, name: str, guard: Guard) -> Any:
-    """Return the class of one cluster of pods: that of its name."""
+class _Pods(StartsInTime, WorkerCluster):
+    # mixed into a KubeCluster
+    server: Server
+    guard: Guard
+    name: str
+    status: Any
 
-    class PodCluster(StartsInTime, make, WorkerCluster):  # type: ignore[misc]  # loaded here
-        start_timeout = config.start_timeout
+    def missing(self) -> str:
+        # the pods that do not run, or run without being ready, with their events and logs
+        server, selector = self.server, f"dask.org/cluster-name={self.name}"
+        try:
+            pods = server.items(server.path("v1", "pods"), labelSelector=selector)
+            waiting = [pod for pod in pods if holding(pod.get("status", {}), "Ready") is None]
+            shown = []
+            for pod in waiting[:_SHOWN]:
+                own = pod["metadata"]["name"]
+                look = f"kubectl -n {server.namespace} describe pod {own}"
+                detail = "\n".join([*events_of(server, own), log_of(server, pod)]).strip()
+                shown.append(not_there(f"pod {own}", sentence(pod), look, detail))
+        except ParallelError as error:
+            return listed([], no_answer=str(error))
+        if not pods:
+            look = f"kubectl -n {server.namespace} get events"
+            return not_there(f"DaskCluster {self.name}", "has no pod: a quota may be used up", look)
+        return listed(shown, len(waiting) - len(shown))
 
-        def missing(self) -> str:
-            return _missing(server, name)
+    async def too_late(self) -> None:
+        missing = await asyncio.to_thread(self.missing)
+        raise NoWorkersError(
+            f"the scheduler of cluster {self.name} did not start within start_timeout = {self.start_timeout:g} s, and "
+            f"the cluster is deleted; see to what its pods say, or raise start_timeout\n{missing}".rstrip()
+        )
 
-        async def too_late(self) -> None:
-            missing = await asyncio.to_thread(_missing, server, name)
-            raise NoWorkersError(
-                f"the scheduler of cluster {name} did not start within start_timeout = "
-                f"{config.start_timeout:g} s, and the cluster is deleted; see to what its pods say, or raise "
-                f"start_timeout\n{missing}".rstrip()
-            )
-
-        def close(self, timeout: float = _DELETION) -> None:
-            if self.status.name == "closed":
-                return
-            try:
-                super().close(timeout=timeout)
-            except BaseException:  # the guard goes on with it when this process ends
-                logger.warning("cluster %s is left to its guard, which deletes it", name)
-                raise
-            guard.release()
-            server.close()
-
-    return PodCluster
-
-
-def _missing(server: Server, name: str) -> str:
-    # the pods that do not run, or run without being ready, with their events and logs
-    selector = f"dask.org/cluster-name={name}"
-    try:
-        pods = server.items(server.path("v1", "pods"), labelSelector=selector)
-        waiting = [pod for pod in pods if holding(pod.get("status", {}), "Ready") is None]
-        shown = []
-        for pod in waiting[:_SHOWN]:
-            own = pod["metadata"]["name"]
-            look = f"kubectl -n {server.namespace} describe pod {own}"
-            detail = "\n".join([*events_of(server, own), log_of(server, pod)]).strip()
-            shown.append(not_there(f"pod {own}", sentence(pod), look, detail))
-    except ParallelError as error:
-        return listed([], no_answer=str(error))
-    if not pods:
-        look = f"kubectl -n {server.namespace} get events"
-        return not_there(f"DaskCluster {name}", "has no pod: a quota may be used up", look)
-    return listed(shown, len(waiting) - len(shown))
+    def close(self, timeout: float = _DELETION) -> None:
+        if self.status.name == "closed":
+            return
+        try:
+            super().close(timeout=timeout)  # type: ignore[misc]  # mixed into one that has it
+        except BaseException:  # the guard goes on with it when this process ends
+            logger.warning("cluster %s is left to its guard, which deletes it", self.name)
+            raise
+        self.guard.release()
+        self.server.close()

@@ -1,6 +1,6 @@
 """Clusters of batch jobs: those of dask-jobqueue, with what they lack.
 
-    options ──prepared──> JobCluster ──sbatch, qsub, ...──> jobs ──> workers
+    options ──prepared──> a cluster ──sbatch, qsub, ...──> jobs ──> workers
                               │ keeper (keeper.py): watches the jobs, replaces them, knows what they do
 
 dask-jobqueue logs a failed submission and waits; it ends the job of a worker that was away for 15
@@ -24,7 +24,7 @@ from typing import Any
 
 import distributed
 from distributed.core import Status
-from distributed.deploy.spec import ProcessInterface
+from distributed.deploy.spec import ProcessInterface, SpecCluster
 
 from espnet3.parallel.backends import Backend, load_cluster_class
 from espnet3.parallel.backends.backend import asked
@@ -42,81 +42,79 @@ from espnet3.parallel.jobs.script import Make, quoted_word, scheduler_of
 logger = logging.getLogger(__name__)
 
 
-def watched_job(job_class: Any, scheduler_record: Scheduler) -> Any:
-    """Return a subclass of a job class that quotes its words, and that its cluster's keeper submits."""
+class _Job(ProcessInterface):
+    # mixed into a job class of dask-jobqueue: it quotes its words, and its cluster's keeper submits it
+    record: Scheduler
+    names: Sequence[str] = ()  # names that the queue may show
+    cancelled = False  # all are before Dask closes each of them
+    # by its keeper
+    since = 0.0  # when it was submitted, by `time.monotonic`
+    view = NEW  # by the queue's last answer
+    up = 0  # workers of it that are there
+    last_up = 0.0  # when one of them was there last; 0.0 before the first
+    denied = 0  # times in a row the scheduler has said that it has no such job
 
-    class WatchedJob(job_class):  # type: ignore[misc]  # one class for each scheduler, made when needed
-        names: Sequence[str] = ()  # names that the queue may show
-        cancelled = False  # all are before Dask closes each of them
-        # by its keeper
-        since = 0.0  # when it was submitted, by `time.monotonic`
-        view = NEW  # by the queue's last answer
-        up = 0  # workers of it that are there
-        last_up = 0.0  # when one of them was there last; 0.0 before the first
-        denied = 0  # times in a row the scheduler has said that it has no such job
+    def __init__(
+        self, scheduler: Any, name: Any, worker_extra_args: Any = (), security: Any = None, **options: Any
+    ) -> None:
+        words = list(worker_extra_args)
+        if security is not None:
+            for part, path in security.get_tls_config_for_role("worker").items():
+                if path is not None and part != "ciphers":
+                    words += [f"--tls-{part.replace('_', '-')}", quoted_word(path)]
+        init: Any = super().__init__  # that of dask-jobqueue
+        init(quoted_word(str(scheduler)), quoted_word(str(name)), worker_extra_args=words, **options)
+        self.name = name
 
-        def __init__(
-            self, scheduler: Any, name: Any, worker_extra_args: Any = (), security: Any = None, **options: Any
-        ) -> None:
-            words = list(worker_extra_args)
-            if security is not None:
-                for part, path in security.get_tls_config_for_role("worker").items():
-                    if path is not None and part != "ciphers":
-                        words += [f"--tls-{part.replace('_', '-')}", quoted_word(path)]
-            address, quoted = quoted_word(str(scheduler)), quoted_word(str(name))
-            super().__init__(address, quoted, worker_extra_args=words, **options)
-            self.name = name
+    def job_script(self) -> str:
+        text: str = super().job_script()  # type: ignore[misc]  # as above
+        return script.read_by_shell(self.record, text, SCRATCH_VARIABLE)
 
-        def job_script(self) -> str:
-            return script.read_by_shell(scheduler_record, super().job_script(), SCRATCH_VARIABLE)
+    async def start(self) -> None:
+        await ProcessInterface.start(self)
 
-        async def start(self) -> None:
-            await ProcessInterface.start(self)
-
-        async def close(self) -> None:
-            self.status = Status.closed
-            await commands.cancel_jobs(scheduler_record, [self])
-
-    WatchedJob.__name__ = WatchedJob.__qualname__ = job_class.__name__
-    return WatchedJob
+    async def close(self) -> None:
+        self.status = Status.closed
+        await commands.cancel_jobs(self.record, [self])
 
 
-def watched_cluster(row: Backend, config: ParallelConfig) -> Any:
-    """Return the class of one cluster of jobs that are watched."""
+class _JobCluster(KeptCluster, SpecCluster):
+    # mixed into a cluster class of dask-jobqueue
+    job_cls: Any
+    loop: Any
+
+    def __init__(self, *, folder: str | None, config: ParallelConfig, **options: Any) -> None:
+        self.folder = folder
+        name = options.get("name") or type(self).__name__
+        self.names = (f"{name}-{number}" for number in itertools.count(1))
+        self.keeper = JobKeeper(self, self.job_cls.record, options["log_directory"], config)
+        super().__init__(**options)
+
+    def new_worker_spec(self) -> dict[str, Any]:
+        # Dask would use the name of a job that is gone again: it may not be free yet at the scheduler
+        return {next(self.names): self.new_spec}
+
+    def scale(self, *args: Any, **kwargs: Any) -> Any:
+        done = super().scale(*args, **kwargs)
+        if self.status is Status.running:
+            self.loop.add_callback(self.keeper.resized)
+        return done
+
+    async def before_closing(self) -> None:
+        await self.keeper.stop()
+        await commands.cancel_jobs(self.job_cls.record, list(self.workers.values()))
+
+    async def after_closing(self) -> None:
+        if self.folder is not None and not self.keeper.kept_logs:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        await super().after_closing()
+
+
+def watched_cluster(row: Backend) -> Any:
+    """Return the class of a scheduler's clusters whose jobs are watched."""
     base: Any = load_cluster_class(row)
-    job_class = watched_job(base.job_cls, scheduler_of(row.name))
-
-    class JobCluster(KeptCluster, base):  # type: ignore[misc]  # loaded here
-        job_cls = job_class
-
-        def __init__(self, *, folder: str | None, **options: Any) -> None:
-            self.folder = folder
-            name = options.get("name") or base.__name__
-            self.names = (f"{name}-{number}" for number in itertools.count(1))
-            self.keeper = JobKeeper(self, scheduler_of(row.name), options["log_directory"], config)
-            super().__init__(**options)
-
-        def new_worker_spec(self) -> dict[str, Any]:
-            # Dask would use the name of a job that is gone again: it may not be free yet at the scheduler
-            return {next(self.names): self.new_spec}
-
-        def scale(self, *args: Any, **kwargs: Any) -> Any:
-            done = super().scale(*args, **kwargs)
-            if self.status is Status.running:
-                self.loop.add_callback(self.keeper.resized)
-            return done
-
-        async def before_closing(self) -> None:
-            await self.keeper.stop()
-            await commands.cancel_jobs(scheduler_of(row.name), list(self.workers.values()))
-
-        async def after_closing(self) -> None:
-            if self.folder is not None and not self.keeper.kept_logs:
-                shutil.rmtree(self.folder, ignore_errors=True)
-            await super().after_closing()
-
-    JobCluster.__name__ = JobCluster.__qualname__ = base.__name__
-    return JobCluster
+    job = type(base.job_cls.__name__, (_Job, base.job_cls), {"record": scheduler_of(row.name)})
+    return type(base.__name__, (_JobCluster, base), {"job_cls": job})
 
 
 def _one_of(row: Backend, config: ParallelConfig, job_class: Any, options: Any) -> tuple[Any, int, Make]:
@@ -130,7 +128,7 @@ def _one_of(row: Backend, config: ParallelConfig, job_class: Any, options: Any) 
 
 def start_jobs(row: Backend, config: ParallelConfig) -> Any:
     """Start the scheduler here and submit the jobs; return without waiting for a worker."""
-    make = watched_cluster(row, config)
+    make = watched_cluster(row)
     options = dict(config.options)
     if wrong := block_options.problems_here(row, options):
         raise ConfigError("\n".join(wrong))
@@ -147,7 +145,7 @@ def start_jobs(row: Backend, config: ParallelConfig) -> Any:
             scheduler_class = options.get("scheduler_cls") or distributed.Scheduler
             options["scheduler_cls"] = guarded(scheduler_class, ask_for_certificate)
             options["worker_extra_args"] += ["--preload", PRELOAD]
-        cluster = make(folder=folder, certificate=certificate, **options)
+        cluster = make(folder=folder, config=config, certificate=certificate, **options)
         undo.callback(cluster.close)
         job, jobs, _ = _one_of(row, config, make.job_cls, options)
         if (processes := job.worker_processes) > 1:
@@ -175,7 +173,7 @@ class JobPlan:
 
 def plan_jobs(row: Backend, config: ParallelConfig) -> JobPlan:
     """Return what a configuration of a batch scheduler would submit; nothing is left behind."""
-    job_class = watched_cluster(row, config).job_cls
+    job_class = watched_cluster(row).job_cls
     options = dict(config.options)
     given = options.get("log_directory")
     warnings = block_options.problems_here(row, options)

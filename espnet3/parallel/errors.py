@@ -167,11 +167,10 @@ class SubmissionError(NoWorkersError):
         return self.exit_code == 0 or re.search(_NO_ANSWER, self.stderr) is not None
 
     def _espnet3_text(self) -> str:
-        how = "could not be started" if self.exit_code is None else f"ended with exit code {self.exit_code}"
-        if self.may_have_queued:
-            job, how = "a job may have been queued", how if self.exit_code is not None else "was ended"
-        else:
-            job = "no job was queued"
+        job = "a job may have been queued" if self.may_have_queued else "no job was queued"
+        how = f"ended with exit code {self.exit_code}"
+        if self.exit_code is None:
+            how = "was ended" if self.may_have_queued else "could not be started"
         printed = self.stderr.strip() or "(it printed nothing)"
         hint = f"\n{self.hint}" if self.hint else ""
         return f"{job} by {self.command!r}, which {how}:\n{printed}{hint}"

@@ -268,9 +268,11 @@ async def _follow(cluster: Any, wanted: Callable[[], bool], minimum: int, maximu
     """
     size, busy = minimum, time.monotonic()
     while cluster.status.name in ("created", "starting", "running"):
-        now = time.monotonic()
-        busy = now if wanted() else busy
-        target = maximum if now == busy else minimum if now - busy > _IDLE else size
+        now, target = time.monotonic(), size
+        if wanted():
+            busy, target = now, maximum
+        elif now - busy > _IDLE:
+            target = minimum
         if target != size:
             try:
                 await cluster.scale(target)
@@ -340,11 +342,7 @@ def start_dask_cuda(row: Backend, config: ParallelConfig) -> Any:
     if (security := local_security(config).get("security")) is not None:
         options["security"] = security
         options["preload"] = [*options.get("preload", []), PRELOAD]  # for the pages of workers
-
-    class GpuCluster(make, PrivatePages):  # type: ignore[misc]  # a class that is loaded here
-        pages = new_secret(config)
-
-    return GpuCluster(**options)
+    return type("GpuCluster", (make, PrivatePages), {"pages": new_secret(config)})(**options)
 
 
 def gpu_options(config: ParallelConfig) -> dict[str, Any]:

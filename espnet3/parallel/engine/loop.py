@@ -13,7 +13,7 @@ the time budget: the code between two steps is no longer in the processor's cach
 milliseconds of user code, and costs 20 to 40 µs.
 
 Of a step that has raised, a batch that was too large goes in halves, others one by one, with retries. For a run folder
-`to_lines` then puts lines in the place of results.
+each call gets a copy of an item that it may change, and `to_lines` then puts lines in the place of results.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ _ASK_EVERY = 0.05  # seconds between calls of `interrupted`: each is a system ca
 _NO_MEMORY = {"OutOfMemoryError", "ResourceExhaustedError"}  # torch's and cupy's, tensorflow's
 # older torch, and its allocator of host memory; XLA; numba
 _WORDS = ("out of memory", "can't allocate memory", "RESOURCE_EXHAUSTED", "CUDA_ERROR_OUT_OF_MEMORY")
+_FIXED = {int, str, float, bool, type(None), bytes}  # types of items that no call can change
 
 
 @dataclass(slots=True)
@@ -65,15 +66,13 @@ class Call:
     def batch(self, items: list[Any]) -> list[Any]:
         """Call `many`, and check the number of its results."""
         assert self.many is not None
-        results = self.many(items)
+        results = self.many(items.copy())  # which it may use up
         if isinstance(results, Iterable) and not isinstance(results, (list, tuple, str, bytes, dict, set)):
             results = list(results)
-        if not isinstance(results, (list, tuple)):
-            got = type(results).__name__
-        elif len(results) != len(items):
-            got = counted(len(results), "result")
-        else:
+        is_list = isinstance(results, (list, tuple))
+        if is_list and len(results) == len(items):
             return list(results)
+        got = counted(len(results), "result") if is_list else type(results).__name__
         given = f"index ({brief(items[0])})" if len(items) == 1 else f"indices ({brief(items[0])}, ...)"
         wrong = f"batch_forward was given {len(items)} {given} and returned {got}"
         self.mistake = BatchLengthError(f"{wrong}; it must return one result per index, in their order")
@@ -241,29 +240,30 @@ class Loop:
             steps += self._timed(len(values) - at, now - since)
             if now - begin > budget or now - last > keep or (now - asked > _ASK_EVERY and self.interrupted()):
                 break
-            if now - asked > _ASK_EVERY:
-                asked = now
+            asked = now if now - asked > _ASK_EVERY else asked
             step, last = self._next_step(step, now - last), now
         self.block.step = step
 
     def do(self, part: Sequence[Any]) -> None:
         """Run a step: append one result per item to the block's values; end early where another thread ends it."""
-        values = self.block.values
+        values, call, one, many = self.block.values, self.call, self.call.one, self.call.batch
+        if self.keep != float("inf") and not _FIXED.issuperset(map(type, part)):  # of a run folder
+            one, many = (lambda item: call.one(own(item))), lambda items: call.batch(own(items))
         self.calls, self.began, self.at_once = self.calls + 1, time.perf_counter(), 1
         if self.seed_for is not None:
             # a batch of one where the runner has batches: what an item draws must not depend on
             # its neighbours, or on how many of them there are
             for item in self._feed(part):
                 self.seed_for(item)
-                values.extend(self.call.batch([item]) if self.size else [self.call.one(item)])
+                values.extend(many([item]) if self.size else [one(item)])
         elif self.size is not None:
-            fitting = min(self.size, self.call.most)
+            fitting = min(self.size, call.most)
             for at in self._feed(range(0, len(part), fitting)):
                 items = list(part[at : at + fitting])
                 self.at_once = len(items)
-                values.extend(self.call.batch(items))
+                values.extend(many(items))
         else:
-            one, append, had = self.call.one, values.append, len(values)
+            append, had = values.append, len(values)
             # not `extend(map(...))`, which is no faster and takes an item's StopIteration for its own end
             for item in self._feed(part):
                 append(one(item))
@@ -332,8 +332,7 @@ class Loop:
         for item in items:
             tried, failed = 1, failed or self._again([item])
             while failed is not None and block.error is None and tried <= policy.max_retries:
-                block.retries += 1
-                tried += 1
+                tried, block.retries = tried + 1, block.retries + 1
                 failed = self._again([item])
             if failed is not None and block.error is None:
                 took = failed.seconds
@@ -399,6 +398,19 @@ class Loop:
             outer = None if THREAD.values is self.block.values else THREAD.values
             leave(late_in(at, n, seconds, outer, error=error))
         return _Attempt(error, seconds)
+
+
+def own(item: Any) -> Any:
+    """Copy what a call may change of an item that JSON can hold; what it returns is the call's own."""
+    kind = type(item)
+    if kind is dict or kind is list or kind is tuple:
+        held = item.values() if kind is dict else item
+        if _FIXED.issuperset(map(type, held)):
+            return kind(item)
+        return dict(zip(item, map(own, held), strict=True)) if kind is dict else kind(map(own, held))
+    if kind.__name__ == "Tensor":  # not deepcopy, which copies all that a view is a part of
+        return item.detach().clone().requires_grad_(item.requires_grad)
+    return item.copy("K") if kind.__name__ == "ndarray" else item
 
 
 def is_too_large(error: BaseException, policy: Policy) -> bool:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from espnet3.parallel.checks import as_python
 from espnet3.parallel.engine.blame import OUTSIDE, Charges, Fate, History, Loss
 from espnet3.parallel.engine.exceptions import failure_of, item_error, recorded_error
-from espnet3.parallel.engine.loop import Block, Call, Loop, run_items, to_lines
+from espnet3.parallel.engine.loop import KEEP, Block, Call, Loop, own, run_items, to_lines
 from espnet3.parallel.engine.seeding import turn
 from espnet3.parallel.engine.work import Chunk, Work
 from espnet3.parallel.env.injection import bind, name_of
@@ -216,7 +216,7 @@ class _Attempt:
         items = self.shard.items[at:end]
         self.blamed = NoItem(self.name)
         self.mark((at, end), "")
-        block = run_items(Loop(items, call, self.policy, self.name))
+        block = run_items(Loop(items, call, self.policy, self.name, keep=KEEP))
         results, keeps = block.values, self.hooks.keeps
         block.values = [each if keeps or isinstance(each, ItemFailure) else None for each in results]
         to_lines(block, range(self.shard.begin + at, self.shard.begin + end), items, self.policy, at)
@@ -229,7 +229,7 @@ class _Attempt:
                 self._failed(line)
             else:
                 self.blamed = index
-                write(index, result)
+                write(own(index), result)
                 self.result.values.append(line)
         if block.error is not None:
             self._stop(block.error, block.stop or failure_of(block.error, items[0], 1, self.name, "runner"))

@@ -7,6 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from espnet3.parallel import BaseRunner, EnvironmentProvider
 from tests.waiting import wait_until
 
@@ -89,6 +91,36 @@ class Files(BaseRunner):
     @staticmethod
     def close_writers(writers: Any, state: dict[str, Any], **_: Any) -> None:
         writers.close()
+
+
+class Changes(BaseRunner):
+    """Changes its items, as code for samples does; item 3 fails while the file `stop` exists, which may be for once."""
+
+    @staticmethod
+    def forward(item: dict[str, Any], log: str | None, stop: str) -> int:
+        number = item.pop("id")
+        note(log, number)
+        item["audio"] = np.zeros(4)
+        item["source"]["words"].pop()
+        if number == 3 and os.path.exists(stop):
+            if Path(stop).read_text() == "once":
+                os.unlink(stop)
+            raise ValueError("stopped at 3")
+        return len(item["source"]["words"])
+
+    @staticmethod
+    def batch_forward(items: list[dict[str, Any]], log: str | None, stop: str) -> list[int]:
+        return [Changes.forward(items.pop(0), log, stop) for _ in range(len(items))]
+
+
+class ChangedFiles(Changes):
+    """Changes them in its writers, too; the folder keeps its results."""
+
+    @staticmethod
+    def write_record(writers: Any, result: int, state: dict[str, Any], **_: Any) -> None:
+        state["index"].pop("id")
+
+    def write_outputs(self, indices: Any, results: Any) -> None: ...
 
 
 class MergedFiles(Files):

@@ -13,9 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # of `espnet3/parallel` together are never more. A room is what begins with one of its paths, and with none of another
 # room's that says more.
 BUDGET: list[tuple[int, list[str]]] = [
-    (1_933, ["espnet3/parallel/"]),
+    (1_934, ["espnet3/parallel/"]),
     (
-        2_391,
+        2_395,
         [
             "espnet3/parallel/config.py",
             "espnet3/parallel/checks.py",
@@ -25,11 +25,11 @@ BUDGET: list[tuple[int, list[str]]] = [
     ),
     (2_075, ["espnet3/parallel/provenance/"]),
     (2_627, ["espnet3/parallel/ledger/"]),
-    (2_447, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
-    (2_204, ["espnet3/parallel/pilots/"]),
-    (1_005, ["espnet3/parallel/local/"]),
+    (2_461, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
+    (2_206, ["espnet3/parallel/pilots/"]),
+    (1_007, ["espnet3/parallel/local/"]),
     (
-        3_570,
+        3_546,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",
@@ -43,13 +43,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/calls/background.py",
         ],
     ),
-    (4_765, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
-    (1_687, ["espnet3/parallel/runner/"]),
+    (4_748, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
+    (1_686, ["espnet3/parallel/runner/"]),
     (1_620, ["espnet3/parallel/views/"]),
     (698, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_553, ["espnet3_parallel/"]),
     (4_948, ["espnet3/components/", "espnet3/systems/"]),
-    (41_331, ["tests/"]),
+    (41_460, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

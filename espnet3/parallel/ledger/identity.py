@@ -29,6 +29,7 @@ from espnet3.parallel.provenance.shown import differences, package_versions, sho
 
 # How a run is executed, wherever a config says it
 _BLOCKS = frozenset({"parallel", "runner"})
+_HOW = frozenset({*_BLOCKS, *EXECUTION, "batch_size"})
 _DEVICE = re.compile(r"(auto|cpu|cuda|gpu|mps|xpu|hip)(:\d+)?")
 _CHUNK = 1 << 16  # indices that are hashed at a time
 _SHOWN = 3  # indices of a list that are written out
@@ -146,10 +147,9 @@ def _before(who: Any, place: Any, now: str, objects: list[Any]) -> str | None:
 def without_execution(config: Any, place: str, left_out: list[str], lists: bool = False) -> Any:
     """Return a config without the parts on how a run is executed, and note their places."""
     held = as_containers(config)
-    if type(held) in (list, tuple) and not PLAIN.issuperset(map(type, held)):  # of numbers it may be long
-        return type(held)(
-            without_execution(one, f"{place}[{at}]", left_out, lists) for at, one in enumerate(held)
-        )
+    if type(held) in (list, tuple):
+        inner = (without_execution(one, f"{place}[{at}]", left_out, lists) for at, one in enumerate(held))
+        return held if PLAIN.issuperset(map(type, held)) else type(held)(inner)  # of numbers it may be long
     entries, beside = {} if type(held) in (dict, *PLAIN) else attributes_of(held), {}
     if is_a(held, dict) and not is_a(held, defaultdict):  # its factory is not an entry
         items = OrderedDict.items if is_a(held, OrderedDict) else dict.items  # each has an order of its own
@@ -158,11 +158,15 @@ def without_execution(config: Any, place: str, left_out: list[str], lists: bool 
         return held
     kept = {}
     for key, value in entries.items():
+        is_how = is_a(key, str) and key.lower() in _HOW
+        if type(value) in PLAIN and not is_how:
+            kept[key] = value
+            continue  # there may be millions of these
         where = f"{place}.{key}" if place else f"{key}"
         inner = as_containers(value)
         is_block = key in _BLOCKS and (inner is None or is_a(inner, Mapping))
         is_size = key == "batch_size" and place in ("config", "params") and not lists
-        if is_block or is_size or not _left(key, inner):
+        if is_block or is_size or (is_how and not _left(key, inner)):
             left_out.append(where)
         else:
             kept[key] = without_execution(inner, where, left_out, lists)
@@ -170,11 +174,11 @@ def without_execution(config: Any, place: str, left_out: list[str], lists: bool 
 
 
 def _left(name: Any, value: Any) -> list[Any]:  # nothing of what says how a run is executed
-    is_text = is_a(value, str) or type(value) is own_attribute(loaded("torch"), "device")
-    is_how: Any = _DEVICE.fullmatch(str(value)) if is_text else value is None or is_a(value, int)
-    is_named = is_a(name, str) and name.lower() in EXECUTION
-    if is_named and (is_how or (is_a(value, list) and not any(_left(name, one) for one in value))):
-        return []
+    if is_a(name, str) and name.lower() in EXECUTION:
+        is_text = is_a(value, str) or type(value) is own_attribute(loaded("torch"), "device")
+        is_how: Any = _DEVICE.fullmatch(str(value)) if is_text else value is None or is_a(value, int)
+        if is_how or (is_a(value, list) and not any(_left(name, one) for one in value)):
+            return []
     return [without_execution(value, "", []) if as_containers(value) is not value else value]
 
 

@@ -85,7 +85,7 @@ def content_hash(value: Any, place: str = "value") -> str:
 
 def as_containers(value: Any, resolve: bool = True) -> Any:
     """Return an OmegaConf config as plain containers, resolved as far as it can be; anything else as it is."""
-    omegaconf = loaded("omegaconf")  # a value can only be OmegaConf's where it is loaded
+    omegaconf = None if type(value) in _INSIDE else loaded("omegaconf")  # its values are of no such type
     if omegaconf is None or not is_a(value, omegaconf.Container):
         return value
     try:
@@ -168,13 +168,15 @@ class Content:
 
     def _content(self, value: Any, place: str) -> bytes:
         kind = type(value)
+        if kind in _INSIDE:
+            return self._inside(kind.__name__, _INSIDE[kind](value), place)
         if issubclass(kind, PurePath):
             return _digest("path", PurePath.__str__(value).encode())
         if (other := _instead(value, kind)) is not value:
             return self._of(other, place)
         base = next((each for each in kind.__mro__ if each in _INSIDE), None)
         inside = self._inside(base.__name__, _INSIDE[base](value), place) if base is not None else b""
-        return inside if base is kind else self._object(value, kind, place, inside)
+        return self._object(value, kind, place, inside)
 
     def _inside(self, name: str, inside: Any, place: str) -> bytes:
         if isinstance(inside, (bytes, str)):

@@ -47,7 +47,8 @@ def shown_config(config: Any) -> Any:
 
 
 def _plain(value: Any, resolve: bool = True, secrets: Iterable[str] = (), outer: tuple[int, ...] = ()) -> Any:
-    if value is None or type(value) in (bool, int) or (type(value) is float and value - value == 0):
+    as_it_is = {bool, int, type(None)} if secrets else {bool, int, type(None), str}
+    if type(value) in as_it_is or (type(value) is float and value - value == 0):
         return value
     # a number's text: nan is not JSON, and a numpy number or an IntEnum is not a plain one
     text = str(value) if is_a(value, (int, float, PurePath)) else value
@@ -60,9 +61,9 @@ def _plain(value: Any, resolve: bool = True, secrets: Iterable[str] = (), outer:
     if is_dataclass(kind):
         value = {"__class__": f"{kind.__module__}.{kind.__qualname__}", **attributes_of(value)}
     if is_a(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): one if type(one) in as_it_is else plain(one) for key, one in value.items()}
     if is_a(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [one if type(one) in as_it_is else plain(one) for one in value]
     if is_a(value, Set):
         return sorted((plain(item) for item in value), key=repr)
     if is_a(value, (bytes, bytearray)):

@@ -108,9 +108,8 @@ def masked(value: Any, name: object = "") -> Any:
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
         # of a command line: "--token", "x"
         before = ["", *(word.lstrip("-") if _is_option(word) else "" for word in value)]
-        return [
-            masked(item, "" if _is_option(item) else word) for word, item in zip(before, value, strict=False)
-        ]
+        pairs = zip(before, value, strict=False)
+        return [masked(item, "" if _is_option(item) else word) for word, item in pairs]
     if isinstance(value, Set):
         return [masked(item) for item in value]
     return value

@@ -83,9 +83,8 @@ def worker_arguments(command: str | None) -> frozenset[str]:
 
     if command not in (None, "distributed.cli.dask_worker"):
         return frozenset()
-    return frozenset(
-        {"--help", *(name for each in main.params for name in (*each.opts, *each.secondary_opts))}
-    )
+    names = (name for each in main.params for name in (*each.opts, *each.secondary_opts))
+    return frozenset({"--help", *names})
 
 
 def inherited_config(config: Mapping[str, Any]) -> str:

@@ -81,9 +81,10 @@ def identify(
         ) from None
     code, packages = code_of([runner, provider], compared, _left)
     both = _describe_class(runner), _describe_class(provider)
+    paths = tuple(one["path"] for one in both)
     for held, name, place, objects in _hashes(code, contents, parts):
         now = held.pop(name)
-        before, others = (_before(who, place, now, objects) for who in (_paths(*both), None))
+        before, others = (_before(who, place, now, objects) for who in (paths, None))
         if before == now and others is not None and others != now:
             earlier = [f"{EARLIER}{one.lstrip(EARLIER)}" for one in others.split()]
             before = " ".join([now, *earlier])
@@ -121,7 +122,7 @@ def items_have_run(before: Identity, runner: type, provider: type, config: Any) 
             if counts and not name.startswith(STATEMENT):
                 with suppress(TypeError):  # of an object to which there is no reference
                     references = [weakref.ref(one) for one in objects]
-                    for who in (_paths(before.runner, before.provider), None):
+                    for who in ((before.runner["path"], before.provider["path"]), None):
                         _BEFORE[(who, place, now, *map(id, objects))] = then, references
 
 
@@ -133,10 +134,6 @@ def _hashes(code: Code, contents: dict[str, str], parts: dict[str, Any]) -> Iter
                 yield entry[kind], name, (module, kind, name), []
     for name in list(contents):
         yield contents, name, ("", "config", name), objects_in(parts.get(name))
-
-
-def _paths(runner: dict[str, str | None], provider: dict[str, str | None]) -> tuple[str | None, str | None]:
-    return runner["path"], provider["path"]
 
 
 def _before(who: Any, place: Any, now: str, objects: list[Any]) -> str | None:
@@ -206,11 +203,10 @@ def _describe_class(cls: type) -> dict[str, str | None]:
 
 def changes(old: dict[str, Any], new: Identity, lost: Sequence[str] | None = None) -> list[str]:
     """Return the differences of a `run.json` and this run, the nearest first: "what: old -> new" lines."""
-    paths = {
-        part: ((old.get(part) or {}).get("path"), getattr(new, part)["path"])
-        for part in ("runner", "provider")
-    }
-    lines = [f"{part}: {was} -> {now}" for part, (was, now) in paths.items() if was != now]
+    lines = list[str]()
+    for part, described in (("runner", new.runner), ("provider", new.provider)):
+        before = (old.get(part) or {}).get("path")
+        lines += [f"{part}: {before} -> {described['path']}"] if before != described["path"] else []
     both = old.get("packages") or {}, new.packages
     pythons = [str(packages.get("python")).rpartition(".")[0] for packages in both]
     if pythons[0] != pythons[1]:
@@ -303,9 +299,8 @@ def _hash_integers(items: Sequence[Any]) -> str | None:
 def describe_indices(items: Sequence[Any]) -> dict[str, Any]:
     """Describe an index list for `run.json`: count, hash, its ends for people, and the numbers of a range."""
     n = len(items)
-    ends = [
-        _held(at, items[at]).decode() for at in sorted({*range(min(n, _SHOWN)), *range(max(0, n - 1), n)})
-    ]
+    shown = sorted({*range(min(n, _SHOWN)), *range(max(0, n - 1), n)})
+    ends = [_held(at, items[at]).decode() for at in shown]
     whole = {"range": [items.start, items.stop, items.step]} if isinstance(items, range) else {}
     return {"count": n, "sha256": hash_indices(items), "shown": ends, **whole}
 

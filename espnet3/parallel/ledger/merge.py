@@ -329,9 +329,8 @@ class Results(Sequence[Any]):
     def _failed(self, position: int) -> ItemFailure:
         path = self.path / ERRORS
         if self._errors is None:
-            self._errors = {
-                line[: line.find(b",")]: (at, number) for number, at, line in files.lines_of(path)
-            }
+            lines = files.lines_of(path)
+            self._errors = {line[: line.find(b",")]: (at, number) for number, at, line in lines}
         found = self._errors.get(b'{"n":%d' % position)
         if found is None:
             raise DamagedFolderError(f"{path} has no line for position {position}, which failed")

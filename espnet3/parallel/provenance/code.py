@@ -291,10 +291,9 @@ class Facts:
         self.around: set[str] = set().union(*(one.around for one in inner))  # so of the functions around it
         self.handed: set[str] = set().union(*(one.handed for one in inner))  # attributes that it hands on
         bound, filled = _changed_in(steps)
-        self.bound: set[str] = bound.union(
-            *(one.bound for one in inner)
-        )  # variables of the module that it sets
-        self.filled: set[str] = filled.union(*(one.filled for one in inner))  # that it changes in place
+        # variables of the module that it sets, and those that it changes in place
+        self.bound: set[str] = bound.union(*(one.bound for one in inner))
+        self.filled: set[str] = filled.union(*(one.filled for one in inner))
         for (op, value, arg, _), (after, attribute, *_) in pairwise(steps):
             if op in _GLOBALS:
                 self.reads.add(value)
@@ -359,10 +358,8 @@ def fleeting_in(code: CodeType) -> frozenset[str]:
     read, names, kept, module = set[tuple[str, ...]](), set[str](), set[str](), ""
     for (op, value, *_), (after, alias, *_) in pairwise([*_steps_of(code), ("", "", 0, 0)]):
         if op.startswith("IMPORT_"):
-            module = value if op == "IMPORT_NAME" else module
-            taken |= (
-                {alias: [module] if op == "IMPORT_NAME" else [module, value]} if after == "STORE_NAME" else {}
-            )
+            module, path = (value, [value]) if op == "IMPORT_NAME" else (module, [module, value])
+            taken |= {alias: path} if after == "STORE_NAME" else {}
         is_global = op in _GLOBALS
         chain = [*chain, value] if op in _ATTRIBUTES else taken.get(value, [value]) if is_global else [""]
         read.add((chain[0], chain[-1]))
@@ -382,9 +379,8 @@ def fleeting_in(code: CodeType) -> frozenset[str]:
         if op.startswith(_TAKERS):
             read, names = set(), set()
     for one in _inner_codes(code):
-        found.update(
-            f"{one.co_name}.{name}" for name in ([] if one.co_flags & _IS_FUNCTION else fleeting_in(one))
-        )
+        of_class = [] if one.co_flags & _IS_FUNCTION else fleeting_in(one)
+        found.update(f"{one.co_name}.{name}" for name in of_class)
     return frozenset(found - others)
 
 

@@ -145,9 +145,8 @@ def is_same(old: str, new: str) -> bool:
 def _come(before: Code, after: Code) -> list[str]:
     elsewhere = before.get(INSTALLED, {}).get("elsewhere", ())
     # one that is loaded may have been found by what items have put on `sys.path`
-    return [
-        one["file"] for at, one in after.items() if at in elsewhere and "unloaded" in one and at not in before
-    ]
+    new = [one for at, one in after.items() if at in elsewhere and at not in before]
+    return [one["file"] for one in new if "unloaded" in one]
 
 
 def changed_files(old: Code) -> list[str]:

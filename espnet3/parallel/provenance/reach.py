@@ -196,9 +196,8 @@ class _Reach(Imports):
                 left.update((id(world), name) for name in changed)
         there = {name for _, name in left}
         for function, _ in self._functions.values() if there else ():
-            read.update(
-                (id(function.__globals__), name) for name in facts_of(function.__code__).reads & there
-            )
+            reads = facts_of(function.__code__).reads & there
+            read.update((id(function.__globals__), name) for name in reads)
         for at, name in [one for one, times in left.items() if read[one] == times]:
             found[at].add(name)
         return found
@@ -258,9 +257,8 @@ class _Reach(Imports):
             if "item_cost" not in vars(cls):
                 return
         name, module = cls.__qualname__, module_of(cls)
-        given = [
-            one for base in vars(cls).get("__orig_bases__", ()) for one in get_args(base) if is_a(one, type)
-        ]
+        generic = vars(cls).get("__orig_bases__", ())
+        given = [one for base in generic for one in get_args(base) if is_a(one, type)]
         bases = (*cls.__bases__, type(cls), *given)
         for base in cls.__mro__:
             self._members.update([*vars(base)] if self._is_new(("members", id(base)), base) else ())

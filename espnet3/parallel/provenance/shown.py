@@ -76,12 +76,12 @@ def _plain(value: Any, resolve: bool = True, secrets: Iterable[str] = (), outer:
 def differences(old: Any, new: Any, name: str = "config") -> list[str]:
     """Return a line "name.key: old -> new" for each place where two plain values differ."""
     was, now = dict(_flat(old, name)), dict(_flat(new, name))
-    both = {at: (was.get(at, "(new)"), now.get(at, "(gone)")) for at in {**was, **now}}
-    changed = {
-        at: [one if len(one) <= 80 else f"{one[:38]}...{one[-39:]}" for one in pair]
-        for at, pair in both.items()
-    }
-    return [f"{at}: {old} -> {new}" for at, (old, new) in changed.items() if len({*both[at]}) > 1]
+    both = ((at, was.get(at, "(new)"), now.get(at, "(gone)")) for at in {**was, **now})
+    return [f"{at}: {_short(one)} -> {_short(other)}" for at, one, other in both if one != other]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:38]}...{text[-39:]}"
 
 
 def _flat(value: Any, place: str) -> Iterator[tuple[str, str]]:

@@ -58,9 +58,8 @@ class _Named(type):
     def __subclasscheck__(cls, other: type) -> bool:
         # a detached job has the caller's script under the name that multiprocessing gives it
         modules = {cls.__module__, "__mp_main__" if cls.__module__ == "__main__" else cls.__module__}
-        return any(
-            each.__qualname__ == cls.__qualname__ and each.__module__ in modules for each in other.__mro__
-        )
+        same = (each for each in other.__mro__ if each.__qualname__ == cls.__qualname__)
+        return any(each.__module__ in modules for each in same)
 
 
 def _filters() -> list[Any]:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # of `espnet3/parallel` together are never more. A room is what begins with one of its paths, and with none of another
 # room's that says more.
 BUDGET: list[tuple[int, list[str]]] = [
-    (1_933, ["espnet3/parallel/"]),
+    (1_932, ["espnet3/parallel/"]),
     (
         2_395,
         [
@@ -23,13 +23,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/arguments.py",
         ],
     ),
-    (2_071, ["espnet3/parallel/provenance/"]),
+    (2_077, ["espnet3/parallel/provenance/"]),
     (2_625, ["espnet3/parallel/ledger/"]),
     (2_461, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
     (2_206, ["espnet3/parallel/pilots/"]),
     (1_007, ["espnet3/parallel/local/"]),
     (
-        3_545,
+        3_543,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",

@@ -289,7 +289,5 @@ class JobKeeper(WorkerCluster):
             for job in taken.values():
                 job.since = time.monotonic()
             self._jobs |= taken
-            # not wanted any more
-            await asyncio.gather(
-                *(job.close() for name, job in taken.items() if name not in cluster.worker_spec)
-            )
+            unwanted = [job for name, job in taken.items() if name not in cluster.worker_spec]
+            await asyncio.gather(*(job.close() for job in unwanted))

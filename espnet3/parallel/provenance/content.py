@@ -241,7 +241,9 @@ class Content:
             return _digest("code", full)  # its name says which it is, and its code counts there
         self._met[id(value)] = len(self._met), value
         said = facts_of(value.__code__).hash.encode() if is_users(value) else b""
-        return _digest("code", full, said, self._of((*given_to(value, "", self.compared).values(),), place))
+        around = [vars(value).get(name) for name in ("__wrapped__", "raw_function")]  # pydantic's
+        given = given_to(value, "", self.compared).values()
+        return _digest("code", full, said, self._of((*given, *around), place))
 
     def _object(self, value: Any, kind: type, place: str, inside: bytes) -> bytes:
         if id(kind) not in self._classes:
@@ -289,6 +291,10 @@ def _instead(value: Any, kind: type) -> Any:
         return list(value)
     if kind in WRAPPERS:
         return (kind.__name__, *[getattr(value, name) for name in WRAPPERS[kind]])
+    # a proxy made in C, such as wrapt's, stands for these
+    in_c = [vars(base).get(name) for base in kind.__mro__ for name in ("__wrapped__", "_self_wrapper")]
+    if slots := [slot for slot in in_c if type(slot) is types.GetSetDescriptorType]:
+        return (kind.__qualname__, *[slot.__get__(value) for slot in slots])
     wrapped = own_attribute(value, "__wrapped__")
     if type(wrapped) is FunctionType and not is_users(kind) and kind is not partial:
         # an installed decorator's object, such as numba's: beside function and options it holds what a process has made

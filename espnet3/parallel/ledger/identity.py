@@ -11,7 +11,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from espnet3.parallel.checks import is_a, loaded, own_attribute
@@ -22,7 +22,15 @@ from espnet3.parallel.messages import brief, shortened
 from espnet3.parallel.provenance import EXECUTION
 from espnet3.parallel.provenance.content import PLAIN, Content, NoContentError, as_containers, attributes_of
 from espnet3.parallel.provenance.modules import MAIN, file_of, name_of
-from espnet3.parallel.provenance.parts import EARLIER, STATEMENT, VALUE, Code, changed_parts, is_same
+from espnet3.parallel.provenance.parts import (
+    EARLIER,
+    STATEMENT,
+    VALUE,
+    Code,
+    changed_parts,
+    is_same,
+    with_earlier,
+)
 from espnet3.parallel.provenance.reach import code_of
 from espnet3.parallel.provenance.settings import objects_in
 from espnet3.parallel.provenance.shown import differences, package_versions, shown_config
@@ -33,9 +41,10 @@ _HOW = frozenset({*_BLOCKS, *EXECUTION, "batch_size"})
 _DEVICE = re.compile(r"(auto|cpu|cuda|gpu|mps|xpu|hip)(:\d+)?")
 _CHUNK = 1 << 16  # indices that are hashed at a time
 _SHOWN = 3  # indices of a list that are written out
-# By runner and provider (None: any), place, and the hash and the objects that items have left there: the hash before
-# they ran, or None for none, and references to these objects
-_BEFORE: dict[tuple[Any, ...], tuple[str | None, list[Any]]] = {}
+# What items have changed in this process. By the runner and the provider of their run (None: by those of any), the
+# place, the hash that they have left there, and the object of the config that it is of: the hash before, or None, and a
+# reference to that object
+_BEFORE: dict[tuple[Any, ...], tuple[str | None, Any]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +91,11 @@ def identify(
     code, packages = code_of([runner, provider], compared, _left)
     both = _describe_class(runner), _describe_class(provider)
     paths = tuple(one["path"] for one in both)
-    for held, name, place, objects in _hashes(code, contents, parts):
+    for held, name, place, value in _hashes(code, contents, parts):
         now = held.pop(name)
-        before, others = (_before(who, place, now, objects) for who in (paths, None))
-        if before == now and others is not None and others != now:
-            earlier = [f"{EARLIER}{one.lstrip(EARLIER)}" for one in others.split()]
-            before = " ".join([now, *earlier])
+        before, others = (_before(who, place, now, value) for who in (paths, None))
+        if before == now and others not in (None, now) and place[1] != "code":
+            before = with_earlier(now, str(others))
         if before is not None:
             held[name] = before
     return Identity(
@@ -111,34 +119,37 @@ def items_have_run(before: Identity, runner: type, provider: type, config: Any) 
         parts = _parts(compared := without_execution(config, "", []))
         code, contents = code_of([runner, provider], compared, _left)[0], _contents(parts)
         was = {place: held[name] for held, name, place, _ in _hashes(before.code, before.contents, parts)}
-        for held, name, place, objects in _hashes(code, contents, parts):
-            now, then, (_, kind, _) = held[name], was.get(place), place
-            if then is not None and is_same(then, now):
-                continue
+        for held, name, place, value in _hashes(code, contents, parts):
+            now, then, kind = held[name], was.get(place), place[1]
             if kind == "code":  # a list that was empty has no hash
                 counts = name.startswith(VALUE)
             else:  # plain data of a config may be another list that is equal to this one
-                counts = then is not None and bool(kind == "values" or objects)
-            if counts and not name.startswith(STATEMENT):
+                counts = then is not None and (kind == "values" or _is_object(value))
+            if counts and not (then and is_same(then, now)) and not name.startswith(STATEMENT):
                 with suppress(TypeError):  # of an object to which there is no reference
-                    references = [weakref.ref(one) for one in objects]
+                    reference = weakref.ref(value) if kind == "config" else None
                     for who in ((before.runner["path"], before.provider["path"]), None):
-                        _BEFORE[(who, place, now, *map(id, objects))] = then, references
+                        _BEFORE[who, place, now, id(value)] = then, reference
 
 
 def _hashes(code: Code, contents: dict[str, str], parts: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
-    # what holds each, its name there, its place (module, kind, name), and the objects that it is of
+    # what holds each, its name there, its place (module, kind, name), and the value of the config that it is of
     for module, entry in code.items():
         for kind in ("code", "values"):
             for name in list(entry[kind]):
-                yield entry[kind], name, (module, kind, name), []
+                yield entry[kind], name, (module, kind, name), None
     for name in list(contents):
-        yield contents, name, ("", "config", name), objects_in(parts.get(name))
+        (value,) = parts[name][1].values() if name in parts else (None,)
+        yield contents, name, ("", "config", name), value
 
 
-def _before(who: Any, place: Any, now: str, objects: list[Any]) -> str | None:
-    before, references = _BEFORE.get((who, place, now, *map(id, objects)), (now, []))
-    return now if any(one() is None for one in references) else before  # else these are other objects
+def _is_object(value: Any) -> bool:
+    return [*map(id, objects_in(value))] == [id(value)] and not is_a(value, (type, FunctionType))
+
+
+def _before(who: Any, place: Any, now: str, value: Any) -> str | None:
+    before, reference = _BEFORE.get((who, place, now, id(value)), (now, None))
+    return before if reference is None or reference() is value else now
 
 
 def without_execution(config: Any, place: str, left_out: list[str], lists: bool = False) -> Any:
@@ -232,29 +243,28 @@ def changes(old: dict[str, Any], new: Identity, lost: Sequence[str] | None = Non
 
 def _hidden(old: dict[str, Any], new: Identity) -> list[str]:
     was = old.get("contents") or {}
-    changed = [
-        name for name in {**was, **new.contents} if not is_same(was.get(name, ""), new.contents.get(name, ""))
-    ]
+    both = ((name, was.get(name, ""), new.contents.get(name, "")) for name in {**was, **new.contents})
+    changed = [name for name, before, now in both if not is_same(before, now)]
     if not changed:
         return ["config: the order of its values has changed"]
     return [f"{name}: a masked value, the content or the order of its values has changed" for name in changed]
-
-
-def keep_earlier(old: dict[str, Any], new: Identity) -> None:
-    """Take over, into the identity of the same run, what items of other runs had made of values as it began."""
-    was = {
-        place: held[name]
-        for held, name, place, _ in _hashes(old.get("code") or {}, old.get("contents") or {}, {})
-    }
-    for held, name, place, _ in _hashes(new.code, new.contents, {}):
-        if EARLIER in was.get(place, ""):
-            held[name] = was[place]
 
 
 def changed_packages(old: dict[str, Any], new: Identity) -> list[str]:
     """Return the packages whose version has changed since the run of a `run.json` began: "name old -> new"."""
     was = old.get("packages") or {}
     return [f"{name} {was[name]} -> {now}" for name, now in new.packages.items() if was.get(name, now) != now]
+
+
+def as_before(old: dict[str, Any], new: Identity) -> list[str]:
+    """Return the values that another run had changed as the run of a `run.json` began, and that are not changed now."""
+    kinds = [
+        (old.get("code", {}).get(module, {}).get("values", {}), one["values"])
+        for module, one in new.code.items()
+    ]
+    pairs = [(was.get(name, ""), one, name) for was, now in kinds for name, one in now.items()]
+    found = [name for before, now, name in pairs if EARLIER in before and not before.startswith(now)]
+    return [f"{name} is as it was before items of another runner had changed it" for name in found]
 
 
 def hash_indices(items: Sequence[Any]) -> str:

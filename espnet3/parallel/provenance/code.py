@@ -11,7 +11,7 @@ import hashlib
 import sys
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
 from itertools import pairwise
 from types import CodeType
@@ -210,13 +210,12 @@ class Body:
         for part in _statements(steps):
             if [step[1] for step in part[:-1]] == _IS_PROGRAM and part[-1][0].endswith("JUMP_IF_FALSE"):
                 program = part[-1][1]  # up to here it runs only where a module is the program
-            elif part[0][3] >= program and not self._defines(part):
-                rest += part
-        for inner in _inner_codes(code):  # also of a class that a decorator takes
-            found = {} if inner.co_flags & _IS_FUNCTION else body_of(inner).definitions
-            for name, one in found.items():  # two classes may have one name
-                full = f"{inner.co_name}.{name}"
-                self.definitions[full] = self.definitions.get(full, "") + one
+            elif part[0][3] >= program:
+                rest += [] if self._defines(part) else part
+                for inner in _classes_in(step[1] for step in part if isinstance(step[1], CodeType)):
+                    for name, one in body_of(inner).definitions.items():  # two classes may have one name
+                        full = f"{inner.co_name}.{name}"
+                        self.definitions[full] = self.definitions.get(full, "") + one
         self.hash = _hash(code, rest, True)  # without definitions and lines for the program
 
     def _defines(self, part: list[_Step]) -> bool:
@@ -263,6 +262,14 @@ def _inner_codes(code: CodeType) -> list[CodeType]:
     return [one for one in code.co_consts if isinstance(one, CodeType)]
 
 
+def _classes_in(codes: Iterable[CodeType]) -> Iterator[CodeType]:
+    for one in codes:
+        if not one.co_flags & _IS_FUNCTION:
+            yield one
+        elif "<generic parameters" in one.co_name:  # since Python 3.12, around a class
+            yield from _classes_in(_inner_codes(one))
+
+
 @once
 def words_in(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names and the texts in a piece of code and its inner functions."""
@@ -289,7 +296,9 @@ class Facts:
         self.bare: set[str] = set().union(*(one.bare for one in inner))  # those that it hands on
         self.asked: set[tuple[str, str]] = set().union(*(one.asked for one in inner))  # with an attribute
         self.around: set[str] = set().union(*(one.around for one in inner))  # so of the functions around it
-        self.handed: set[str] = set().union(*(one.handed for one in inner))  # attributes that it hands on
+        # what it hands on by a variable and attributes
+        self.handed: set[tuple[str, ...]] = set().union(*(one.handed for one in inner))
+        chain: list[str] = []
         bound, filled = _changed_in(steps)
         # variables of the module that it sets, and those that it changes in place
         self.bound: set[str] = bound.union(*(one.bound for one in inner))
@@ -302,8 +311,9 @@ class Facts:
                 self.bare.update([] if is_called or after in _ATTRIBUTES else [value])
             elif op in _DEREFS and after not in _ATTRIBUTES:
                 self.around.add(value)
-            elif op in _ATTRIBUTES and after not in _ATTRIBUTES:
-                self.handed.add(value)
+            chain = [value] if op in _GLOBALS else [*chain, value] if chain and op in _ATTRIBUTES else []
+            if len(chain) > 1 and after not in _ATTRIBUTES:
+                self.handed.add(tuple(chain))
 
 
 facts_of = once(cache(Facts))  # code that is equal has equal lines, and constants of the same types
@@ -325,12 +335,11 @@ def functions_in(code: CodeType, around: str = "") -> dict[str, list[CodeType]]:
 def classes_in(code: CodeType) -> dict[str, list[str]]:
     """Return the names that classes define, by the class's qualified name: methods last, in no order of theirs."""
     found = dict[str, list[str]]()
-    for one in _inner_codes(code):
-        if not one.co_flags & _IS_FUNCTION:
-            methods = {each.co_name for each in _inner_codes(one)}
-            names = dict.fromkeys(step[1] for step in _steps_of(one) if step[0] == "STORE_NAME")
-            inner = {f"{one.co_name}.{name}": each for name, each in classes_in(one).items()}
-            found |= {one.co_name: sorted(names, key=lambda name: name if name in methods else ""), **inner}
+    for one in _classes_in(_inner_codes(code)):
+        methods = {each.co_name for each in _inner_codes(one)}
+        names = dict.fromkeys(step[1] for step in _steps_of(one) if step[0] == "STORE_NAME")
+        inner = {f"{one.co_name}.{name}": each for name, each in classes_in(one).items()}
+        found |= {one.co_name: sorted(names, key=lambda name: name if name in methods else ""), **inner}
     return found
 
 
@@ -354,34 +363,44 @@ def imports_in(code: CodeType, package: str, at_once: bool = False) -> list[tupl
 @once
 def fleeting_in(code: CodeType) -> frozenset[str]:
     """Return the variables and attributes that code sets by nothing but the clock, the process and the like."""
-    found, others, chain, taken = set[str](), set[str](), [""], dict[str, list[str]]()
-    read, names, kept, module = set[tuple[str, ...]](), set[str](), set[str](), ""
-    for (op, value, *_), (after, alias, *_) in pairwise([*_steps_of(code), ("", "", 0, 0)]):
+    stores, taken, steps, module = (
+        defaultdict[str, list[bool]](list),
+        dict[str, list[str]](),
+        _steps_of(code),
+        "",
+    )
+    targets = [step[1] for step in steps if step[0] in _JUMP_NAMES]
+    chain, read, used, begin = [""], set[tuple[str, ...]](), set[str](), -1
+    for (op, value, _, at), (after, alias, *_) in pairwise([*steps, ("", "", 0, 0)]):
+        begin = at if begin < 0 else begin
         if op.startswith("IMPORT_"):
             module, path = (value, [value]) if op == "IMPORT_NAME" else (module, [module, value])
             taken |= {alias: path} if after == "STORE_NAME" else {}
-        is_global = op in _GLOBALS
-        chain = [*chain, value] if op in _ATTRIBUTES else taken.get(value, [value]) if is_global else [""]
-        read.add((chain[0], chain[-1]))
-        if is_global or (op.startswith("BUILD_") and op not in ("BUILD_STRING", "BUILD_SLICE")):
-            names.add(chain[0] or op)
-        elif op.startswith((*_TURNS, "UNPACK")) or (
-            op in _ATTRIBUTES and {("os", value)} & (read - _FLEETING)
-        ):
-            names.add(op)
-        elif op == "LOAD_FAST" and after != "STORE_ATTR":
-            names.add(f"{value}, a local")
-        kept |= names if op.startswith(_COPIES) else set()  # of `one or another`
-        if op.startswith("STORE_"):
-            is_new = (read & _FLEETING or names & found) and names | kept <= _SAME | found
-            (found if is_new else others).add(f"{value}, a local" if op == "STORE_FAST" else value)
-            kept = set()
+        if op in _GLOBALS:
+            chain = taken.get(value, [value])
+            used.add(chain[0])
+        else:
+            chain = [*chain, value] if op in _ATTRIBUTES else [""]
+        if len(chain) > 1 or code.co_flags & _IS_FUNCTION:  # whose names may be imported by the module
+            read.add((chain[0], chain[-1]))
+        is_local = op[:5] == "LOAD_" and not (
+            op in _GLOBALS | _ATTRIBUTES or op == "LOAD_CONST" or after == "STORE_ATTR"
+        )
+        makes = op[:6] == "BUILD_" and op not in ("BUILD_STRING", "BUILD_SLICE")
+        is_of_os = op in _ATTRIBUTES and {("os", value)} & (read - _FLEETING)
+        if is_local or makes or is_of_os or op.startswith((*_TURNS, "UNPACK")):
+            used.add("another value")
+        if op in ("STORE_NAME", "STORE_ATTR"):
+            # another way may lead into the middle, as into `a if b else c`
+            is_one = not any(begin < to <= at for to in targets)
+            stores[value].append(is_one and used <= _SAME and bool(read & _FLEETING))
         if op.startswith(_TAKERS):
-            read, names = set(), set()
-    for one in _inner_codes(code):
-        of_class = [] if one.co_flags & _IS_FUNCTION else fleeting_in(one)
-        found.update(f"{one.co_name}.{name}" for name in of_class)
-    return frozenset(found - others)
+            read, used, begin = set(), set(), -1
+    found = {name for name, each in stores.items() if all(each)}
+    of_classes = (
+        f"{one.co_name}.{name}" for one in _classes_in(_inner_codes(code)) for name in fleeting_in(one)
+    )
+    return frozenset(found.union(of_classes))
 
 
 def _changed_in(steps: list[_Step]) -> tuple[set[str], set[str]]:

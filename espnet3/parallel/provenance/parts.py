@@ -134,12 +134,16 @@ def changed_parts(old: Code, new: Code) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
+def with_earlier(now: str, then: str) -> str:
+    """Return the hash of a value that items of another run have changed: its own, and those that it had before."""
+    own, *states = then.split(f" {EARLIER}")
+    return f" {EARLIER}".join([now, own.replace(" ", "+"), *states])
+
+
 def is_same(old: str, new: str) -> bool:
-    """Return whether two hashes are of one value; where items had changed the old one, also of it before or since."""
-    both = [each.split() for each in (old, new)]
-    was, now = ({one for one in each if one[0] != EARLIER} for each in both)
-    ever, then = ({one.lstrip(EARLIER) for one in each} for each in both)
-    return was == now or (len(was) < len(ever) and not ever.isdisjoint(then))
+    """Return whether two hashes are of one value, or the new one is what the old one was before other items ran."""
+    (was, *states), now = old.split(f" {EARLIER}"), new.partition(f" {EARLIER}")[0]
+    return set(was.split()) == set(now.split()) or now.replace(" ", "+") in states
 
 
 def _come(before: Code, after: Code) -> list[str]:

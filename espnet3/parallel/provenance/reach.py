@@ -291,14 +291,13 @@ class _Reach(Imports):
         self._of_module(builtins, frozenset(facts.reads - world.keys()))
         read = {name: world[name] for name in facts.reads & world.keys()}
         whole = {name for name, attribute in facts.asked if attribute == "__dict__"}
-        own = {name: one for name, one in read.items() if is_a(one, ModuleType) and is_users(one)}
-        handed, left = [own[name] for name in (facts.bare | whole) & own.keys()], [*own.values()]
-        for module in left:  # which grows
-            inner = {name: vars(module)[name] for name in facts.names & vars(module).keys()}
-            own = {name: one for name, one in inner.items() if is_a(one, ModuleType) and is_users(one)}
-            left += [one for one in own.values() if one not in left]
-            handed += [own[name] for name in facts.handed & own.keys()]
-        for module in handed:
+        handed = [read[name] for name in (facts.bare | whole) & read.keys()]
+        for variable, *names in facts.handed:
+            one = read.get(variable)
+            for name in names:
+                one = vars(one).get(name) if is_a(one, ModuleType) and is_users(one) else None
+            handed.append(one)
+        for module in (one for one in handed if is_a(one, ModuleType) and is_users(one)):
             self.add(module)
             self._any[module] = None
         kinds = FunctionType, BuiltinFunctionType, ModuleType

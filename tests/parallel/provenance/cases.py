@@ -124,6 +124,10 @@ GIVEN = {
     "a seed, or else the time": program(
         "import time\nclass C:\n    def __init__(self, seed=None): self.seed = seed or int(time.time())\nC1 = C(GIVEN)",
         "C1.seed"),
+    "an argument, or else the time": program("import time\nclass C:\n    def __init__(self, seed=None):\n"
+        "        if seed is None:\n            seed = int(time.time())\n        self.seed = seed\nC1 = C(GIVEN)",
+        "C1.seed"),
+    "the time on one side of a condition": program("import time\nS = int(time.time()) if not GIVEN else GIVEN", "S"),
     "a variable that may be the time": program(
         "import time\nif not GIVEN:\n    S = int(time.time())\nelse:\n    S = GIVEN", "S"),
     "a value beside the time": program("import time\nclass C:\n    def __init__(self, k):\n"
@@ -228,6 +232,8 @@ ACCEPTED = {
         program("from pydantic import BaseModel, field_validator\nclass A(BaseModel):\n    k: int = 2  # VALUE\n"
                 "    @field_validator('k')\n    def v(cls, k): return k", "A().k"), "1", "2"),
     "a class of attrs": (program("import attrs\n@attrs.frozen\nclass A:\n    k: int = 2  # VALUE", "A().k"), "1", "2"),
+    "a name in a module whose name an object's attribute has": (program(
+        "import helper\nclass H: helper = [1]\nVALUE", "helper.f(1) + H.helper[0]"), "pass", "helper.UNUSED = 4"),
     "the time by another name": (program("import datetime as dt\nfrom time import strftime as now\n"
         "T0, T1 = 0, 0\nT2 = dt.datetime.now()\nT3 = now('%s')  # VALUE", "T0 and (T2, T3)"), "1", "2"),
     "the time of a start": (program("import time\nT0 = time.time()\nclass W:\n    t0 = time.time()\n"

@@ -9,6 +9,7 @@ import string
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -134,7 +135,7 @@ class S(BaseRunner):
 
 
 def test_what_an_earlier_stage_has_cached_is_no_change(package: Package, tmp_path: Path) -> None:
-    """A program whose first runner is done goes on with its second; more items of the first, too, but no edit."""
+    """A program whose first runner is done goes on with its second, with a warning; an edit is one."""
 
     def start(value: str, first: int, second: int) -> None:
         identity(package, cases.program(SHARED.replace("VALUE", value), "TOK.of(idx)"))
@@ -144,11 +145,16 @@ def test_what_an_earlier_stage_has_cached_is_no_change(package: Package, tmp_pat
                 len(runner(program.P(None), output_dir=tmp_path / runner.__name__)(range(number))) == number
             )
 
-    for first, second in ((3, 2), (3, 4), (5, 6)):
-        start("1", first, second)
+    start("1", 3, 2)
+    with pytest.warns(UserWarning, match="the value of TOK is as it was before items of another"):
+        start("1", 3, 4)
+    with pytest.raises(
+        ChangedRunError, match="TOK"
+    ):  # by items of the first that were left: no more as it was
+        start("1", 5, 6)
     shutil.rmtree(tmp_path / "R")
     with pytest.raises(ChangedRunError, match="TOK"):
-        start("2", 5, 6)
+        start("2", 3, 6)
 
 
 def test_what_items_change_where_only_the_config_leads_does_not_count(
@@ -187,6 +193,21 @@ def test_items_may_change_a_model_that_they_are_given(package: Package, tmp_path
         with pytest.raises(ChangedRunError, match="config.x"):
             program.R(program.P({"x": one}), output_dir=folder)(range(4))
         model.k = 2
+
+
+def test_settings_that_are_as_items_have_left_others_are_another_run(
+    package: Package, tmp_path: Path
+) -> None:
+    """Plain data of a config counts by what it is, whatever items have made of the data before it."""
+    text = cases.program("def f(c):\n    c.k = 5\n    return c.k", "f(c)")
+    identity(package, text.replace("forward(idx)", "forward(idx, c)"))
+    program = sys.modules["program"]
+    first, then = (
+        program.R(program.P({"x": SimpleNamespace(k=k)}), output_dir=tmp_path / "out") for k in (1, 5)
+    )
+    first(range(2))
+    with pytest.raises(ChangedRunError, match="k=5"):
+        then(range(2))
 
 
 def test_a_value_in_ruins_costs_no_result(package: Package, tmp_path: Path) -> None:

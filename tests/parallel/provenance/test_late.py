@@ -56,9 +56,16 @@ SAME = {
     "docstrings": '"""One."""\n' + PLAIN.replace("class N:\n", 'class N:\n    """Two."""\n\n'),
     "lines": PLAIN.replace("N().go(i), g()", "(\n        N()\n        .go(i),\n        g(),\n    )"),
     "line ends": PLAIN.replace("\n", "\r\n"),
+    "a class of the program's own lines": PLAIN + "if __name__ == '__main__':\n    class T:\n        n = 1\n",
     "another function": PLAIN + "\n\ndef k():\n    return 2\n",
     "an order": PLAIN.replace("C = 1\n\n\n", "") + "\n\nC = 1\n",
 }  # fmt: skip
+
+
+if sys.version_info >= (3, 12):
+    EDITED["an attribute of a class with type parameters"] = (
+        "class C[T]:\n    k = VALUE\ndef f(): return C.k\n"
+    )
 
 
 @LOADED

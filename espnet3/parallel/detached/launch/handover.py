@@ -12,9 +12,9 @@ from espnet3.parallel.backends import Kind, row
 from espnet3.parallel.config import ParallelConfig
 from espnet3.parallel.detached.job_spec import items_to_json
 from espnet3.parallel.detached.launch import asking, job_arrays, kube_jobs, supervisors
-from espnet3.parallel.detached.layout import DONE, ENDED, MARK, Layout, Plan, stretches
+from espnet3.parallel.detached.layout import DONE, ENDED, MARK, Done, Layout, Plan, stretches
 from espnet3.parallel.detached.states import LossFile, Queue, read_mark
-from espnet3.parallel.ledger.files import make_folder, write_json, write_plainly
+from espnet3.parallel.ledger.files import make_folder, read_or_none, write_json, write_plainly
 from espnet3.parallel.ledger.merge import RECEIPT
 from espnet3.parallel.ledger.split import FAILED, LEFT, OK
 
@@ -63,7 +63,7 @@ def put_specs(
             part = part.replace(bytes([FAILED]), bytes([LEFT]))
         counts = {"ok": part.count(OK), "failed": part.count(FAILED)}
         if LEFT not in part:
-            if not (folder / DONE).exists():
+            if read_or_none(folder / DONE, Done) != counts:  # an item may have been repaired elsewhere
                 make_folder(folder)
                 write_json(folder / DONE, counts, durable=False)
             continue

@@ -20,7 +20,7 @@ from espnet3.parallel.checks import RESUME, argument
 from espnet3.parallel.errors import add_note
 from espnet3.parallel.ledger import files
 from espnet3.parallel.ledger.errors import ChangedRunError, DamagedFolderError, LedgerError
-from espnet3.parallel.ledger.identity import Identity, as_before, changed_packages, changes
+from espnet3.parallel.ledger.identity import Identity, changed_packages, changes
 from espnet3.parallel.ledger.lease import Lease
 from espnet3.parallel.ledger.lines import index_json
 from espnet3.parallel.ledger.merge import RECEIPT, Receipt, merge_splits
@@ -231,9 +231,9 @@ def open_run(
         if plan is None and differs:
             set_aside(path)
         plan = identity.plan if plan is None else plan
-        if others := [*changed_packages(old, identity), *as_before(old, identity)]:
+        if updated := changed_packages(old, identity):
             warn_caller(
-                f"{path} has results of other versions ({', '.join(others)}); what is left is computed with these. "
+                f"{path} has results of other versions ({', '.join(updated)}); what is left is computed with these. "
                 "resume=False starts anew"
             )
         if differs or (old.get("indices") or {}).get("sha256") != identity.indices["sha256"]:

@@ -22,15 +22,7 @@ from espnet3.parallel.messages import brief, shortened
 from espnet3.parallel.provenance import EXECUTION
 from espnet3.parallel.provenance.content import PLAIN, Content, NoContentError, as_containers, attributes_of
 from espnet3.parallel.provenance.modules import MAIN, file_of, name_of
-from espnet3.parallel.provenance.parts import (
-    EARLIER,
-    STATEMENT,
-    VALUE,
-    Code,
-    changed_parts,
-    is_same,
-    with_earlier,
-)
+from espnet3.parallel.provenance.parts import STATEMENT, VALUE, Code, changed_parts
 from espnet3.parallel.provenance.reach import code_of
 from espnet3.parallel.provenance.settings import objects_in
 from espnet3.parallel.provenance.shown import differences, package_versions, shown_config
@@ -41,9 +33,8 @@ _HOW = frozenset({*_BLOCKS, *EXECUTION, "batch_size"})
 _DEVICE = re.compile(r"(auto|cpu|cuda|gpu|mps|xpu|hip)(:\d+)?")
 _CHUNK = 1 << 16  # indices that are hashed at a time
 _SHOWN = 3  # indices of a list that are written out
-# What items have changed in this process. By the runner and the provider of their run (None: by those of any), the
-# place, the hash that they have left there, and the object of the config that it is of: the hash before, or None, and a
-# reference to that object
+# What items have changed in this process. By the runner and the provider of their run, the place, the hash that they
+# have left there, and the object of the config that it is of: the hash before, or None, and a reference to that object
 _BEFORE: dict[tuple[Any, ...], tuple[str | None, Any]] = {}
 
 
@@ -93,9 +84,9 @@ def identify(
     paths = tuple(one["path"] for one in both)
     for held, name, place, value in _hashes(code, contents, parts):
         now = held.pop(name)
-        before, others = (_before(who, place, now, value) for who in (paths, None))
-        if before == now and others not in (None, now) and place[1] != "code":
-            before = with_earlier(now, str(others))
+        before, reference = _BEFORE.get((paths, place, now, id(value)), (now, None))
+        if reference is not None and reference() is not value:  # it is of another object
+            before = now
         if before is not None:
             held[name] = before
     return Identity(
@@ -125,11 +116,11 @@ def items_have_run(before: Identity, runner: type, provider: type, config: Any) 
                 counts = name.startswith(VALUE)
             else:  # plain data of a config may be another list that is equal to this one
                 counts = then is not None and (kind == "values" or _is_object(value))
-            if counts and not (then and is_same(then, now)) and not name.startswith(STATEMENT):
+            if counts and now != then and not name.startswith(STATEMENT):
                 with suppress(TypeError):  # of an object to which there is no reference
                     reference = weakref.ref(value) if kind == "config" else None
-                    for who in ((before.runner["path"], before.provider["path"]), None):
-                        _BEFORE[who, place, now, id(value)] = then, reference
+                    paths = before.runner["path"], before.provider["path"]
+                    _BEFORE[paths, place, now, id(value)] = then, reference
 
 
 def _hashes(code: Code, contents: dict[str, str], parts: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
@@ -145,11 +136,6 @@ def _hashes(code: Code, contents: dict[str, str], parts: dict[str, Any]) -> Iter
 
 def _is_object(value: Any) -> bool:
     return [*map(id, objects_in(value))] == [id(value)] and not is_a(value, (type, FunctionType))
-
-
-def _before(who: Any, place: Any, now: str, value: Any) -> str | None:
-    before, reference = _BEFORE.get((who, place, now, id(value)), (now, None))
-    return before if reference is None or reference() is value else now
 
 
 def without_execution(config: Any, place: str, left_out: list[str], lists: bool = False) -> Any:
@@ -224,18 +210,17 @@ def changes(old: dict[str, Any], new: Identity, lost: Sequence[str] | None = Non
         code = ["it was compiled by Python {}, and cannot be compared in {}".format(*pythons)]
     else:  # where the class is another, so is its code
         code = changed_parts(old["code"], new.code) if not lines else []
-    was, now = old.get("contents") or {}, new.contents
-    if [*was] != [*now] or not all(is_same(was[name], now[name]) for name in now):  # their order counts
+    if [*(old.get("contents") or {}).items()] != [*new.contents.items()]:  # their order counts
         lists = not any(place.endswith("batch_size") for place in new.not_compared)
         configs = [without_execution(each, "", [], lists) for each in (old.get("config"), new.config)]
         lines += differences(*configs) or _hidden(old, new)
     lines += [f"code: {line}" for line in code]
-    held, listed = old.get("indices") or {}, new.indices
-    if held.get("sha256") != listed["sha256"] and lost != []:
+    held, now = old.get("indices") or {}, new.indices
+    if held.get("sha256") != now["sha256"] and lost != []:
         gone = f"; no longer in the list: {', '.join(shortened(list(lost), 5))}" if lost else ""
         if lost is None and new.plan.get("shards"):
             gone = "; with writer hooks a list may grow at its end, and 'force' computes any other one anew"
-        lines.append(f"indices: {list_shown(held)} -> {list_shown(listed)}{gone}")
+        lines.append(f"indices: {list_shown(held)} -> {list_shown(now)}{gone}")
     if old.get("seed") != new.seed:
         lines.append(f"seed: {old.get('seed')} -> {new.seed}")
     return lines
@@ -243,8 +228,7 @@ def changes(old: dict[str, Any], new: Identity, lost: Sequence[str] | None = Non
 
 def _hidden(old: dict[str, Any], new: Identity) -> list[str]:
     was = old.get("contents") or {}
-    both = ((name, was.get(name, ""), new.contents.get(name, "")) for name in {**was, **new.contents})
-    changed = [name for name, before, now in both if not is_same(before, now)]
+    changed = [name for name in {**was, **new.contents} if was.get(name) != new.contents.get(name)]
     if not changed:
         return ["config: the order of its values has changed"]
     return [f"{name}: a masked value, the content or the order of its values has changed" for name in changed]
@@ -254,17 +238,6 @@ def changed_packages(old: dict[str, Any], new: Identity) -> list[str]:
     """Return the packages whose version has changed since the run of a `run.json` began: "name old -> new"."""
     was = old.get("packages") or {}
     return [f"{name} {was[name]} -> {now}" for name, now in new.packages.items() if was.get(name, now) != now]
-
-
-def as_before(old: dict[str, Any], new: Identity) -> list[str]:
-    """Return the values that another run had changed as the run of a `run.json` began, and that are not changed now."""
-    kinds = [
-        (old.get("code", {}).get(module, {}).get("values", {}), one["values"])
-        for module, one in new.code.items()
-    ]
-    pairs = [(was.get(name, ""), one, name) for was, now in kinds for name, one in now.items()]
-    found = [name for before, now, name in pairs if EARLIER in before and not before.startswith(now)]
-    return [f"{name} is as it was before items of another runner had changed it" for name in found]
 
 
 def hash_indices(items: Sequence[Any]) -> str:

@@ -34,7 +34,6 @@ FILLED = (list, dict, set)
 BY_SCRIPT = "by-script"  # beside the hash of a constant that is not as its file has it
 STATEMENT = "the statement of "  # and the name that it defines
 VALUE = "the value of "  # and a variable's name
-EARLIER = "~"  # and a hash that a value had before the items of another run in the same process changed it
 CONTENT = "its content"
 _LARGEST = 1 << 18  # bytes of a module: a stranger may have written what is read
 _ASKED = re.compile(rb"annotations__|signature|get_type_hints|get_annotations|getfullargspec")
@@ -126,24 +125,11 @@ def changed_parts(old: Code, new: Code) -> list[str]:
             was, now = _unpacked(was), _unpacked(now)
         for kind, other in (("code", "values"), ("values", "code"))[: 1 + alike]:
             for name, one in now[kind].items():
-                old_one = was[kind].get(name, was[other].get(name, one))
-                before, after = set(old_one.split()), set(one.split())
-                if not is_same(old_one, one) and (alike or not (before < after or after < before)):
+                before, after = set(was[kind].get(name, was[other].get(name, one)).split()), set(one.split())
+                if before != after and (alike or not (before < after or after < before)):
                     said = f"{name} ({', '.join(sorted(before ^ after))})" if name == PUT_THERE else name
                     lines.append(_line(module if module == INSTALLED else now["file"], module, said))
     return list(dict.fromkeys(lines))
-
-
-def with_earlier(now: str, then: str) -> str:
-    """Return the hash of a value that items of another run have changed: its own, and those that it had before."""
-    own, *states = then.split(f" {EARLIER}")
-    return f" {EARLIER}".join([now, own.replace(" ", "+"), *states])
-
-
-def is_same(old: str, new: str) -> bool:
-    """Return whether two hashes are of one value, or the new one is what the old one was before other items ran."""
-    (was, *states), now = old.split(f" {EARLIER}"), new.partition(f" {EARLIER}")[0]
-    return set(was.split()) == set(now.split()) or now.replace(" ", "+") in states
 
 
 def _come(before: Code, after: Code) -> list[str]:

@@ -4,7 +4,6 @@ import builtins
 import importlib
 import json
 import math
-import shutil
 import string
 import sys
 from dataclasses import asdict
@@ -119,42 +118,6 @@ def test_what_items_leave_counts_for_another_runner(package: Package, tmp_path: 
     before = Run.of(program.S(program.P(None)), range(3)).identity()
     program.R(program.P(None), output_dir=tmp_path / "out")(range(2))
     assert differences(before, Run.of(program.S(program.P(None)), range(3)).identity()) != []
-
-
-SHARED = """
-class Tok:
-    def __init__(self, k): self.k, self.known = k, {}
-    def of(self, i):
-        self.known[i] = i * self.k
-        return self.known[i]
-TOK = Tok(VALUE)
-class S(BaseRunner):
-    @staticmethod
-    def forward(idx): return TOK.of(idx + 7)
-"""
-
-
-def test_what_an_earlier_stage_has_cached_is_no_change(package: Package, tmp_path: Path) -> None:
-    """A program whose first runner is done goes on with its second, with a warning; an edit is one."""
-
-    def start(value: str, first: int, second: int) -> None:
-        identity(package, cases.program(SHARED.replace("VALUE", value), "TOK.of(idx)"))
-        program = sys.modules["program"]
-        for runner, number in ((program.R, first), (program.S, second)):
-            assert (
-                len(runner(program.P(None), output_dir=tmp_path / runner.__name__)(range(number))) == number
-            )
-
-    start("1", 3, 2)
-    with pytest.warns(UserWarning, match="the value of TOK is as it was before items of another"):
-        start("1", 3, 4)
-    with pytest.raises(
-        ChangedRunError, match="TOK"
-    ):  # by items of the first that were left: no more as it was
-        start("1", 5, 6)
-    shutil.rmtree(tmp_path / "R")
-    with pytest.raises(ChangedRunError, match="TOK"):
-        start("2", 3, 6)
 
 
 def test_what_items_change_where_only_the_config_leads_does_not_count(

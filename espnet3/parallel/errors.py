@@ -301,11 +301,7 @@ def explained_items(results: Iterator[_T]) -> Generator[_T, None, None]:
 
 
 def _remove_our_frames(error: BaseException) -> None:
-    """Remove the frames of this package from an error that says enough, and from its causes.
-
-    Frames of other code stay, such as those of a provider that raised it. An error about workers loses a cause without
-    frames whose words it repeats. With `ESPNET3_TRACEBACK=full` everything stays.
-    """
+    # those of other code stay, such as a provider's; an error about workers loses a cause whose words it repeats
     if os.environ.get("ESPNET3_TRACEBACK") == "full" or not _says_enough(error):
         return
     one = error

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # of `espnet3/parallel` together are never more. A room is what begins with one of its paths, and with none of another
 # room's that says more.
 BUDGET: list[tuple[int, list[str]]] = [
-    (1_932, ["espnet3/parallel/"]),
+    (1_928, ["espnet3/parallel/"]),
     (
         2_395,
         [
@@ -23,13 +23,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/arguments.py",
         ],
     ),
-    (2_085, ["espnet3/parallel/provenance/"]),
-    (2_607, ["espnet3/parallel/ledger/"]),
+    (2_123, ["espnet3/parallel/provenance/"]),
+    (2_606, ["espnet3/parallel/ledger/"]),
     (2_461, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
-    (2_206, ["espnet3/parallel/pilots/"]),
-    (1_007, ["espnet3/parallel/local/"]),
+    (2_204, ["espnet3/parallel/pilots/"]),
+    (1_004, ["espnet3/parallel/local/"]),
     (
-        3_543,
+        3_535,
         [
             "espnet3/parallel/clusters/",
             "espnet3/parallel/dask_compat/",
@@ -43,13 +43,13 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/calls/background.py",
         ],
     ),
-    (4_748, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
-    (1_686, ["espnet3/parallel/runner/"]),
-    (1_620, ["espnet3/parallel/views/"]),
+    (4_747, ["espnet3/parallel/jobs/", "espnet3/parallel/detached/", "espnet3/parallel/kube/"]),
+    (1_680, ["espnet3/parallel/runner/"]),
+    (1_617, ["espnet3/parallel/views/"]),
     (698, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_553, ["espnet3_parallel/"]),
     (4_948, ["espnet3/components/", "espnet3/systems/"]),
-    (41_457, ["tests/"]),
+    (41_482, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

@@ -262,10 +262,7 @@ def open_client(config: ParallelConfig, *, default: bool = False) -> EnvClient:
 
 
 async def _follow(cluster: Any, wanted: Callable[[], bool], minimum: int, maximum: int) -> None:
-    """Keep a cluster at `maximum` workers while there is work, and at `minimum` after half a minute without.
-
-    Dask's own autoscalers ask its scheduler, which does not know of the chunks that workers pull.
-    """
+    # not by Dask's own autoscalers: they ask its scheduler, which does not know of the chunks that workers pull
     size, busy = minimum, time.monotonic()
     while cluster.status.name in ("created", "starting", "running"):
         now, target = time.monotonic(), size

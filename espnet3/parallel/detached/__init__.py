@@ -4,8 +4,6 @@
                                        │
                  local: a supervisor of its own session · scheduler: one job array
 
-In: a runner and its indices (`submission`), or a run folder (`looking`). Out: a `DetachedRun`.
-
 Read by submitter, job and onlooker alike: where things are in the run folder (`layout`), what a job is told
 (`job_spec`), what a shard's files say (`states`).
 """

@@ -79,7 +79,7 @@ def identify(
             f"{error}, so that a later run could not tell whether it is the same one: give the provider what it is "
             "made from (a path, a name, numbers), and make it in build_env_local"
         ) from None
-    code, packages = code_of([runner, provider], compared, _left)
+    code, packages = code_of([runner, provider], compared, what_counts)
     both = _describe_class(runner), _describe_class(provider)
     paths = tuple(one["path"] for one in both)
     for held, name, place, value in _hashes(code, contents, parts):
@@ -108,7 +108,7 @@ def items_have_run(before: Identity, runner: type, provider: type, config: Any) 
     """Take what items have changed in this process since `identify` (a cache) for no change of the run."""
     with suppress(Exception):  # of a value that they have left in ruins: the run that has it next says so
         parts = _parts(compared := without_execution(config, "", []))
-        code, contents = code_of([runner, provider], compared, _left)[0], _contents(parts)
+        code, contents = code_of([runner, provider], compared, what_counts)[0], _contents(parts)
         was = {place: held[name] for held, name, place, _ in _hashes(before.code, before.contents, parts)}
         for held, name, place, value in _hashes(code, contents, parts):
             now, then, kind = held[name], was.get(place), place[1]
@@ -160,18 +160,19 @@ def without_execution(config: Any, place: str, left_out: list[str], lists: bool 
         inner = as_containers(value)
         is_block = key in _BLOCKS and (inner is None or is_a(inner, Mapping))
         is_size = key == "batch_size" and place in ("config", "params") and not lists
-        if is_block or is_size or (is_how and not _left(key, inner)):
+        if is_block or is_size or (is_how and not what_counts(key, inner)):
             left_out.append(where)
         else:
             kept[key] = without_execution(inner, where, left_out, lists)
     return kept if type(held) is dict else (type(held), kept, beside)
 
 
-def _left(name: Any, value: Any) -> list[Any]:  # nothing of what says how a run is executed
+def what_counts(name: Any, value: Any) -> list[Any]:
+    """Return what counts of a value: nothing of one that says how a run is executed, else what that leaves of it."""
     if is_a(name, str) and name.lower() in EXECUTION:
         is_text = is_a(value, str) or type(value) is own_attribute(loaded("torch"), "device")
         is_how: Any = _DEVICE.fullmatch(str(value)) if is_text else value is None or is_a(value, int)
-        if is_how or (is_a(value, list) and not any(_left(name, one) for one in value)):
+        if is_how or (is_a(value, list) and not any(what_counts(name, one) for one in value)):
             return []
     return [without_execution(value, "", []) if as_containers(value) is not value else value]
 
@@ -189,7 +190,7 @@ def _parts(config: Any) -> dict[str, tuple[str, Any]]:
 
 def _contents(parts: dict[str, tuple[str, Any]]) -> dict[str, str]:
     content = Content()
-    content.compared = _left
+    content.compared = what_counts
     return {name: content.hash(one, where)[:16] for name, (where, one) in parts.items()}
 
 

@@ -66,6 +66,7 @@ _INSIDE: dict[type, Callable[[Any], Any]] = {
     deque: lambda one: [list(deque.__iter__(one)), vars(deque)["maxlen"].__get__(one)],
 }
 _SETS = 3 << 29  # sets within sets, of which two are looked into, each a depth of -2^30
+_MOST = 1000  # parts of settings: more are data
 _DEEP = 50  # objects within objects, before one waits until the others are hashed: the stack is not endless
 _NO_CONTENT = "{} is a {.__qualname__}, which has no content that could be compared"
 _MADE_BY_PYTHON = 1 << 9  # of a class: a class statement, or `type`, has made it
@@ -108,6 +109,19 @@ def attributes_of(value: Any) -> dict[str, Any]:
     if is_a(value, BaseException):
         found.pop("__notes__", None)  # a run adds them where it raises one
     return found
+
+
+def is_settings(value: Any) -> bool:
+    """Return whether a value is data in containers and in objects of the user's own, and not much of it."""
+    left, is_part = [as_containers(value)], (type(value).__name__, type(value).__module__) in NAMESPACES
+    for one in left:  # which grows
+        if is_a(one, (dict, list, tuple)):
+            left += dict.values(one) if is_a(one, dict) else one
+        elif is_users(type(one)) or (type(one).__name__, type(one).__module__) in NAMESPACES:
+            left += attributes_of(one).values()
+        elif type(one) not in PLAIN or len(left) > _MOST:
+            return False
+    return type(value) not in PLAIN and not is_part  # of a namespace a part counts
 
 
 class Content:

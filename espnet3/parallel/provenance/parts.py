@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib
+import logging
 import os
 import re
 import sys
@@ -25,7 +26,7 @@ from espnet3.parallel.messages import shortened
 from espnet3.parallel.provenance import code as bytecode
 from espnet3.parallel.provenance import modules
 from espnet3.parallel.provenance.code import BODY, DIGITS, facts_of
-from espnet3.parallel.provenance.content import PLAIN, WRAPPERS, Content, given_to
+from espnet3.parallel.provenance.content import PLAIN, WRAPPERS, Content, given_to, is_settings
 from espnet3.parallel.provenance.modules import MAIN, compiled, locate, module_of, real
 
 INSTALLED = "installed packages"
@@ -35,6 +36,10 @@ BY_SCRIPT = "by-script"  # beside the hash of a constant that is not as its file
 STATEMENT = "the statement of "  # and the name that it defines
 VALUE = "the value of "  # and a variable's name
 CONTENT = "its content"
+_SETTINGS = (
+    "%s: %s is another one in %s than in the one that began the run, whose script may have changed it: other processes "
+    "do not run that. Set it in its module, or in build_env_local"
+)
 _LARGEST = 1 << 18  # bytes of a module: a stranger may have written what is read
 _ASKED = re.compile(rb"annotations__|signature|get_type_hints|get_annotations|getfullargspec")
 
@@ -158,10 +163,14 @@ class LoadedCode:
     Code of the script itself travels with the run; a module that is imported by name is compared once it is loaded.
     """
 
-    def __init__(self, code: Code) -> None:
+    def __init__(self, code: Code, compared: Any = None) -> None:
         script = modules.script()
         others = {key: one for key, one in code.items() if one["file"] and real(one["file"]) != script}
         self._left: Code = {key: {**one, "values": {}} for key, one in others.items()}
+        self._settings = {
+            real(one["file"]): one["values"] for one in others.values() if "unloaded" not in one
+        }
+        self._compared = compared
         self._known: Any = None
 
     def is_used_here(self) -> bool:
@@ -194,6 +203,21 @@ class LoadedCode:
                 'client); resume=False starts anew, resume="force" goes on with the results of both. Or the script has '
                 "set it, which other processes do not run: set it in its module, or in build_env_local"
             )
+        if known is None and self._compared is not None:
+            self._tell_of_settings(where)
+
+    def _tell_of_settings(self, where: str) -> None:
+        content = Content(modules.name_of, lenient=True)
+        content.compared = self._compared
+        for _, file, module in modules.own_modules():
+            for part, known in self._settings.get(real(file), {}).items():
+                name = part.removeprefix(VALUE)
+                value = vars(module).get(name) if name != part else None
+                if is_settings(value) and (module, name) not in _HAD:
+                    now = {content.hash(one, part)[:DIGITS] for one in self._compared(name, value)}
+                    _HAD[module, name] = now
+                    if now.isdisjoint(known.split()):
+                        logging.getLogger("espnet3").warning(_SETTINGS, file, part, where)
 
     def _unlike(self) -> list[str]:
         lines: list[str] = []

@@ -98,7 +98,7 @@ def outcomes(
 
             yield from PilotRun(workers, work, spec, config, may_take, False, tally)
 
-        of_folder = ("espnet3.parallel.ledger.lines", "espnet3.parallel.provenance.parts")
+        of_folder = ("espnet3.parallel.ledger.lines", "espnet3.parallel.ledger.identity")
         yield from on_own_workers(config, work.total, run, of_folder if spec.loaded is not None else ())
         return
     with start_client(config) if client is None else nullcontext(client) as opened:

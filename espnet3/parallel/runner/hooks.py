@@ -84,10 +84,7 @@ def _is_assigned(runner: type, name: str, function: Any) -> bool:
 
 
 def _in_batches_of_one(runner: Any) -> Callable[..., Any]:
-    """Return a `forward` that calls a class's `batch_forward` with a list of one, and takes the same env entries.
-
-    Workers find it by its name in the class, if that can be imported.
-    """
+    # workers find it by its name in the class, if that can be imported
     batch_forward = runner.batch_forward
 
     def forward(idx: Any, *args: Any, **env: Any) -> Any:

@@ -191,14 +191,14 @@ def _to_list(run: Run, spec: RunSpec, launch: Launch, report: Report) -> Any:
 
 def _in_folder(run: Run, path: Path, spec: RunSpec, launch: Launch, report: Report) -> Any:
     from espnet3.parallel.ledger.folder import open_run, resumed  # here: it is a tenth of a second
-    from espnet3.parallel.ledger.identity import items_have_run
+    from espnet3.parallel.ledger.identity import items_have_run, what_counts
     from espnet3.parallel.ledger.merge import Results, note_finished
     from espnet3.parallel.ledger.split import FAILED
     from espnet3.parallel.provenance.parts import LoadedCode
     from espnet3.parallel.runner.shards import run_shards, shards_of
 
     retry, identity = run.retry_failed, run.identity()
-    loaded = LoadedCode({} if resumed(run.runner.resume) == "force" else identity.code)
+    loaded = LoadedCode({} if resumed(run.runner.resume) == "force" else identity.code, what_counts)
     with open_run(path, identity, run.items, run.runner.resume) as folder:
         shards = shards_of(folder.plan["shards"], run.items, folder.path) if run.writes else []
         again = [shard for shard in shards if not folder.has_shard(shard.marked, retry)]

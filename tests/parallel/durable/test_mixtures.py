@@ -179,6 +179,31 @@ def test_workers_without_what_the_script_has_done_are_refused(
     assert start(tmp_path, text.replace('"n_workers": 2', '"n_workers": 1'), "", helper).startswith("[")
 
 
+# By what the script does to settings in a module beside it
+SETTINGS = {
+    "an object": ("class C:\n    def __init__(self):\n        self.beam = 5\ncfg = C()", "helper.cfg.beam = 7"),
+    "a namespace in a dict": (
+        "from types import SimpleNamespace as S\nALL = {'dec': S(beam=5)}\ndef f(): return ALL\ncfg = ALL['dec']",
+        "helper.ALL['dec'].beam = 7"),
+    "a config": ("from omegaconf import OmegaConf\ncfg = OmegaConf.create({'beam': 5})", "helper.cfg.beam = 7"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("defined", "done"), SETTINGS.values(), ids=SETTINGS)
+def test_workers_with_other_settings_than_the_script_has_made_say_so(
+    defined: str, done: str, tmp_path: Path
+) -> None:
+    """Settings of a module that the script changes are the old ones in workers: a warning names module and variable."""
+    helper = f"def f(): pass\n{defined}\ndef shift(x):\n    return x * cfg.beam, f()\n"
+    for change, warns in ((done, True), ("pass", False)):
+        text = program(
+            "return helper.shift(idx)[0]", BY_TWO.replace("out", f"{warns}"), f"import helper\n{change}"
+        )
+        text = f"import sys\nsys.stderr = sys.stdout\n{text}".replace('folder="out"', f'folder="{warns}"')
+        said = start(tmp_path, text, "", helper)
+        assert (f"{tmp_path / 'helper.py'}: the value of" in said) is warns, said
+
+
 def test_workers_import_what_registers_itself(tmp_path: Path) -> None:
     """A module that the script imports may fill a table of another one, and put a method there."""
     helper = "T = []\nclass A:\n    def f(self):\n        return 0\ndef shift(x):\n    return x + len(T) + A().f()\n"

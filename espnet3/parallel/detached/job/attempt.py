@@ -35,6 +35,7 @@ from espnet3.parallel.env_provider import keywords_of, worker_setup_of
 from espnet3.parallel.errors import ParallelError
 from espnet3.parallel.ledger.errors import FolderInUseError, LeaseLostError
 from espnet3.parallel.ledger.files import make_folder, read_or_none, write_json
+from espnet3.parallel.ledger.identity import what_counts
 from espnet3.parallel.ledger.lease import STALE, Lease
 from espnet3.parallel.ledger.split import ERRORS, FAILED, LEFT, OK, RESULTS, SPEC, Counted, SplitWriter
 from espnet3.parallel.provenance.parts import LoadedCode
@@ -84,7 +85,7 @@ class Job:
         self._held: Lease | None = None
         try:
             self.plan = self.layout.plan()
-            self.loaded = LoadedCode(self.plan.code)
+            self.loaded = LoadedCode(self.plan.code, what_counts)
             return self._run_shards()
         except (FolderInUseError, LeaseLostError) as error:
             say(f"stopping: {error}")

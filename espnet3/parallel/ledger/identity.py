@@ -291,8 +291,7 @@ def describe_indices(items: Sequence[Any]) -> dict[str, Any]:
 
 def list_shown(indices: dict[str, Any]) -> str:
     """Return the text of a list that `describe_indices` has described, for messages."""
-    ends = indices.get("shown") or []
-    count = indices.get("count")
+    ends, count = indices.get("shown") or [], indices.get("count")
     if not ends:
         return f"{count} indices"
     text = ", ".join(ends) if len(ends) == count else f"{', '.join(ends[:-1])} ... {ends[-1]}"

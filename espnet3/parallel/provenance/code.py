@@ -62,6 +62,7 @@ _ALWAYS = frozenset(name for name in _JUMP_NAMES if name.startswith("JUMP_") and
 
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+_READS = _GLOBALS | _ATTRIBUTES | {"LOAD_CONST"}
 _DEREFS = frozenset(name for name in dis.opmap if name.endswith("DEREF"))
 OF_LAYERS = "torch.nn.modules.module"  # the module of the base of all layers and models
 # How many keys stand between the owner of a part and the top of the stack
@@ -363,12 +364,9 @@ def imports_in(code: CodeType, package: str, at_once: bool = False) -> list[tupl
 @once
 def fleeting_in(code: CodeType) -> frozenset[str]:
     """Return the variables and attributes that code sets by nothing but the clock, the process and the like."""
-    stores, taken, steps, module = (
-        defaultdict[str, list[bool]](list),
-        dict[str, list[str]](),
-        _steps_of(code),
-        "",
-    )
+    # by name, whether each statement that sets it is such a one; what imported names stand for
+    stores, taken = defaultdict[str, list[bool]](list), dict[str, list[str]]()
+    steps, module = _steps_of(code), ""
     targets = [step[1] for step in steps if step[0] in _JUMP_NAMES]
     chain, read, used, begin = [""], set[tuple[str, ...]](), set[str](), -1
     for (op, value, _, at), (after, alias, *_) in pairwise([*steps, ("", "", 0, 0)]):
@@ -383,9 +381,7 @@ def fleeting_in(code: CodeType) -> frozenset[str]:
             chain = [*chain, value] if op in _ATTRIBUTES else [""]
         if len(chain) > 1 or code.co_flags & _IS_FUNCTION:  # whose names may be imported by the module
             read.add((chain[0], chain[-1]))
-        is_local = op[:5] == "LOAD_" and not (
-            op in _GLOBALS | _ATTRIBUTES or op == "LOAD_CONST" or after == "STORE_ATTR"
-        )
+        is_local = op[:5] == "LOAD_" and op not in _READS and after != "STORE_ATTR"
         makes = op[:6] == "BUILD_" and op not in ("BUILD_STRING", "BUILD_SLICE")
         is_of_os = op in _ATTRIBUTES and {("os", value)} & (read - _FLEETING)
         if is_local or makes or is_of_os or op.startswith((*_TURNS, "UNPACK")):

@@ -23,7 +23,7 @@ BUDGET: list[tuple[int, list[str]]] = [
             "espnet3/parallel/runner/arguments.py",
         ],
     ),
-    (2_119, ["espnet3/parallel/provenance/"]),
+    (2_126, ["espnet3/parallel/provenance/"]),
     (2_605, ["espnet3/parallel/ledger/"]),
     (2_461, ["espnet3/parallel/engine/", "espnet3/parallel/env/", "espnet3/parallel/timing/"]),
     (2_204, ["espnet3/parallel/pilots/"]),
@@ -49,7 +49,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (698, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_553, ["espnet3_parallel/"]),
     (4_948, ["espnet3/components/", "espnet3/systems/"]),
-    (41_482, ["tests/"]),
+    (41_486, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

@@ -364,8 +364,8 @@ def imports_in(code: CodeType, package: str, at_once: bool = False) -> list[tupl
 @once
 def fleeting_in(code: CodeType) -> frozenset[str]:
     """Return the variables and attributes that code sets by nothing but the clock, the process and the like."""
-    # by name, whether each statement that sets it is such a one; what imported names stand for
-    stores, taken = defaultdict[str, list[bool]](list), dict[str, list[str]]()
+    # by name, for each time that it is set: whether by the clock, and what else is read; what imported names stand for
+    stores, taken = defaultdict[str, list[tuple[bool, set[str]]]](list), dict[str, list[str]]()
     steps, module = _steps_of(code), ""
     targets = [step[1] for step in steps if step[0] in _JUMP_NAMES]
     chain, read, used, begin = [""], set[tuple[str, ...]](), set[str](), -1
@@ -383,16 +383,19 @@ def fleeting_in(code: CodeType) -> frozenset[str]:
             read.add((chain[0], chain[-1]))
         is_local = op[:5] == "LOAD_" and op not in _READS and after != "STORE_ATTR"
         makes = op[:6] == "BUILD_" and op not in ("BUILD_STRING", "BUILD_SLICE")
-        is_of_os = op in _ATTRIBUTES and {("os", value)} & (read - _FLEETING)
+        is_of_os = chain[0] == "os" and len(chain) > 1 and (chain[0], chain[-1]) not in _FLEETING
         if is_local or makes or is_of_os or op.startswith((*_TURNS, "UNPACK")):
             used.add("another value")
         if op in ("STORE_NAME", "STORE_ATTR"):
             # another way may lead into the middle, as into `a if b else c`
             is_one = not any(begin < to <= at for to in targets)
-            stores[value].append(is_one and used <= _SAME and bool(read & _FLEETING))
+            stores[value].append((bool(read & _FLEETING), used if is_one else {"another value"}))
         if op.startswith(_TAKERS):
             read, used, begin = set(), set(), -1
-    found = {name for name, each in stores.items() if all(each)}
+    found = set[str]()
+    for name in [*stores] * 2:  # some are set by others
+        if all((clock or used & found) and used <= _SAME | found for clock, used in stores[name]):
+            found.add(name)
     of_classes = (
         f"{one.co_name}.{name}" for one in _classes_in(_inner_codes(code)) for name in fleeting_in(one)
     )

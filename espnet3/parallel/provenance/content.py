@@ -115,13 +115,16 @@ def is_settings(value: Any) -> bool:
     """Return whether a value is data in containers and in objects of the user's own, and not much of it."""
     left, is_part = [as_containers(value)], (type(value).__name__, type(value).__module__) in NAMESPACES
     for one in left:  # which grows
-        if is_a(one, (dict, list, tuple)):
-            left += dict.values(one) if is_a(one, dict) else one
+        base = next((each for each in (dict, list, tuple) if is_a(one, each)), None)
+        if base is not None:
+            left += dict.values(one) if base is dict else base.__iter__(one)
         elif is_users(type(one)) or (type(one).__name__, type(one).__module__) in NAMESPACES:
             left += attributes_of(one).values()
-        elif type(one) not in PLAIN or len(left) > _MOST:
+        elif type(one) not in PLAIN and not issubclass(type(one), PurePath):
             return False
-    return type(value) not in PLAIN and not is_part  # of a namespace a part counts
+        if len(left) > _MOST:  # or parts that hold each other
+            return False
+    return (value is None or type(value) not in PLAIN) and not is_part  # of a namespace a part counts
 
 
 class Content:

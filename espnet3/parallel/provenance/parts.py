@@ -37,8 +37,8 @@ STATEMENT = "the statement of "  # and the name that it defines
 VALUE = "the value of "  # and a variable's name
 CONTENT = "its content"
 _SETTINGS = (
-    "%s: %s is another one in %s than in the one that began the run, whose script may have changed it: other processes "
-    "do not run that. Set it in its module, or in build_env_local"
+    "%s: %s is another one in %s than in the one that began the run: it is made from the environment or the time, or "
+    "changed by the script, which other processes do not run. Set it in its module, or in build_env_local"
 )
 _LARGEST = 1 << 18  # bytes of a module: a stranger may have written what is read
 _ASKED = re.compile(rb"annotations__|signature|get_type_hints|get_annotations|getfullargspec")
@@ -203,19 +203,20 @@ class LoadedCode:
                 'client); resume=False starts anew, resume="force" goes on with the results of both. Or the script has '
                 "set it, which other processes do not run: set it in its module, or in build_env_local"
             )
-        if known is None and self._compared is not None:
-            self._tell_of_settings(where)
+        if self._compared is not None:
+            self._tell_of_settings(where, is_first=known is None)
 
-    def _tell_of_settings(self, where: str) -> None:
+    def _tell_of_settings(self, where: str, is_first: bool) -> None:
         content = Content(modules.name_of, lenient=True)
         content.compared = self._compared
         for _, file, module in modules.own_modules():
             for part, known in self._settings.get(real(file), {}).items():
                 name = part.removeprefix(VALUE)
-                value = vars(module).get(name) if name != part else None
-                if is_settings(value) and (module, name) not in _HAD:
+                if name == part or name not in vars(module) or (module, name) in _HAD:
+                    continue
+                value, _HAD[module, name] = vars(module)[name], set()
+                if is_first and is_settings(value):  # later ones the env may have set
                     now = {content.hash(one, part)[:DIGITS] for one in self._compared(name, value)}
-                    _HAD[module, name] = now
                     if now.isdisjoint(known.split()):
                         logging.getLogger("espnet3").warning(_SETTINGS, file, part, where)
 

@@ -185,6 +185,7 @@ SETTINGS = {
     "a namespace in a dict": (
         "from types import SimpleNamespace as S\nALL = {'dec': S(beam=5)}\ndef f(): return ALL\ncfg = ALL['dec']",
         "helper.ALL['dec'].beam = 7"),
+    "a place for one": ("class C: beam = 7\ncfg = None\ndef f(): return cfg or C()", "helper.cfg = helper.C()"),
     "a config": ("from omegaconf import OmegaConf\ncfg = OmegaConf.create({'beam': 5})", "helper.cfg.beam = 7"),
 }  # fmt: skip
 
@@ -194,7 +195,7 @@ def test_workers_with_other_settings_than_the_script_has_made_say_so(
     defined: str, done: str, tmp_path: Path
 ) -> None:
     """Settings of a module that the script changes are the old ones in workers: a warning names module and variable."""
-    helper = f"def f(): pass\n{defined}\ndef shift(x):\n    return x * cfg.beam, f()\n"
+    helper = f"def f(): pass\n{defined}\ndef shift(x):\n    return x * getattr(cfg, 'beam', 5), f()\n"
     for change, warns in ((done, True), ("pass", False)):
         text = program(
             "return helper.shift(idx)[0]", BY_TWO.replace("out", f"{warns}"), f"import helper\n{change}"

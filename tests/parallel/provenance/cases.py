@@ -132,6 +132,8 @@ GIVEN = {
         "import time\nif not GIVEN:\n    S = int(time.time())\nelse:\n    S = GIVEN", "S"),
     "a value beside the time": program("import time\nclass C:\n    def __init__(self, k):\n"
         "        t = time.time()\n        self.k, self.kind = k, type(t)\nC1 = C(GIVEN)", "C1.k"),
+    "the environment by a name, or else the time": program(
+        "import time\nfrom os import getenv\nos.environ['K_'] = str(GIVEN)\nK = int(getenv('K_', time.time()))", "K"),
     "the environment, or else the time": program(
         "import time\nos.environ['K_'] = str(GIVEN)\nK = int(os.environ.get('K_', time.time()))", "K"),
     "a partial function in another's name": program(
@@ -235,7 +237,8 @@ ACCEPTED = {
     "a name in a module whose name an object's attribute has": (program(
         "import helper\nclass H: helper = [1]\nVALUE", "helper.f(1) + H.helper[0]"), "pass", "helper.UNUSED = 4"),
     "the time by another name": (program("import datetime as dt\nfrom time import strftime as now\n"
-        "T0, T1 = 0, 0\nT2 = dt.datetime.now()\nT3 = now('%s')  # VALUE", "T0 and (T2, T3)"), "1", "2"),
+        "T0, T1 = 0, 0\nT2 = dt.datetime.now()\nT3 = now('%s')\nT4 = T2.isoformat()  # VALUE", "T4 and T3"),
+        "1", "2"),
     "the time of a start": (program("import time\nT0 = time.time()\nclass W:\n    t0 = time.time()\n"
         "    def __init__(s): s.t = time.time()\nW0 = W()\n# VALUE", "T0 + W0.t + W.t0"), "1", "2"),
     "another environment": (program("from os import environ\nenviron['VALUE'] = ''", "environ.get('1')"), "1", "2"),

@@ -49,7 +49,7 @@ BUDGET: list[tuple[int, list[str]]] = [
     (698, ["espnet3/parallel/testing/", "espnet3/parallel/functions/"]),
     (2_553, ["espnet3_parallel/"]),
     (4_948, ["espnet3/components/", "espnet3/systems/"]),
-    (41_486, ["tests/"]),
+    (41_489, ["tests/"]),
 ]
 
 # A folder of somebody's machine, at the start of an absolute path.

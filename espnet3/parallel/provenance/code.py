@@ -70,7 +70,7 @@ _KEYS = {"BINARY_SUBSCR": 1, "STORE_SUBSCR": 1, "DELETE_SUBSCR": 1, "BINARY_SLIC
 _DEPTHS = {"DUP_TOP": 1, "DUP_TOP_TWO": 1}  # Python 3.10 has these in names, and not as arguments
 _SETTERS = ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE")
 _TAKERS = ("STORE_", "DELETE_", "POP_", "END_")  # they leave no value
-_COPIES, _TURNS = ("COPY", "DUP_"), ("SWAP", "ROT_")
+_COPIES, _TURNS, _TESTS = ("COPY", "DUP_"), ("SWAP", "ROT_"), ("COMPARE", "CONTAINS", "IS_OP", "UNARY_NOT")
 # Methods of containers that change them
 _CHANGERS = frozenset({"append", "appendleft", "add", "clear", "discard", "extend", "extendleft", "insert", "popitem",
     "pop", "popleft", "remove", "reverse", "setdefault", "sort", "update", "difference_update", "move_to_end"}
@@ -384,7 +384,7 @@ def fleeting_in(code: CodeType) -> frozenset[str]:
         is_local = op[:5] == "LOAD_" and op not in _READS and after != "STORE_ATTR"
         makes = op[:6] == "BUILD_" and op not in ("BUILD_STRING", "BUILD_SLICE")
         is_of_os = chain[0] == "os" and len(chain) > 1 and (chain[0], chain[-1]) not in _FLEETING
-        if is_local or makes or is_of_os or op.startswith((*_TURNS, "UNPACK")):
+        if is_local or makes or is_of_os or op.startswith((*_TURNS, *_TESTS, "UNPACK")):
             used.add("another value")
         if op in ("STORE_NAME", "STORE_ATTR"):
             # another way may lead into the middle, as into `a if b else c`

@@ -124,6 +124,9 @@ GIVEN = {
     "a seed, or else the time": program(
         "import time\nclass C:\n    def __init__(self, seed=None): self.seed = seed or int(time.time())\nC1 = C(GIVEN)",
         "C1.seed"),
+    "a test of the host's name": program(
+        "import socket\nos.environ['K_'] = str(GIVEN)\nK = ('' if GIVEN == 1 else 'no host') in socket.gethostname()",
+        "K"),
     "an argument, or else the time": program("import time\nclass C:\n    def __init__(self, seed=None):\n"
         "        if seed is None:\n            seed = int(time.time())\n        self.seed = seed\nC1 = C(GIVEN)",
         "C1.seed"),

@@ -46,7 +46,7 @@ test-light: $(VENV)-light/stamp ## runs in this process, on local workers and de
 test-torch: $(VENV)/torch.stamp ## training, the recipe's own model, datasets of Hugging Face and lhotse: with torch
 	ESPNET3_TEST_GPU=cpu $(RUN) -m pytest -m gpu tests/gpu
 	ESPNET3_TEST_TORCH=1 $(RUN) -m pytest tests/components tests/parallel/provenance/test_content.py \
-		tests/egs3/test_asterisk_ctc.py tests/egs3/test_asterisk_comparison.py tests/egs3/test_asterisk_killed.py \
+		tests/parallel/durable/test_changed_items.py tests/egs3/test_asterisk_ctc.py tests/egs3/test_asterisk_comparison.py tests/egs3/test_asterisk_killed.py \
 		tests/docs/test_examples.py $(ARGS)
 
 test-demo: $(VENV)/demo.stamp ## the page of the stage demo in a headless Chromium, which must be installed

@@ -168,8 +168,7 @@ def parts(
     groups: dict[float, list[int]] = {}
     for shard in shards:
         groups.setdefault(raised.get(str(shard), 1.0), []).append(shard)
-    found: list[tuple[float, list[int], int]] = []
-    end = 0
+    found, end = list[tuple[float, list[int], int]](), 0
     for factor, group in sorted(groups.items()):
         for at in range(0, len(group), most):
             begin, part = end, group[at : at + most]

@@ -240,7 +240,8 @@ class Loop:
             steps += self._timed(len(values) - at, now - since)
             if now - begin > budget or now - last > keep or (now - asked > _ASK_EVERY and self.interrupted()):
                 break
-            asked = now if now - asked > _ASK_EVERY else asked
+            if now - asked > _ASK_EVERY:
+                asked = now
             step, last = self._next_step(step, now - last), now
         self.block.step = step
 
@@ -332,7 +333,8 @@ class Loop:
         for item in items:
             tried, failed = 1, failed or self._again([item])
             while failed is not None and block.error is None and tried <= policy.max_retries:
-                tried, block.retries = tried + 1, block.retries + 1
+                block.retries += 1
+                tried += 1
                 failed = self._again([item])
             if failed is not None and block.error is None:
                 took = failed.seconds

@@ -48,7 +48,7 @@ _ASKED = re.compile(rb"annotations__|signature|get_type_hints|get_annotations|ge
 # loaded; of installed packages "elsewhere": modules that are imported and not the user's, or not there. All processes
 # of a run have the same "code"
 Code = dict[str, dict[str, Any]]
-# By module and name, what this process has had of a value: items of an earlier run may have changed it
+# By module and part, what this process has had of a value, which items may have changed; by its name: it was compared
 _HAD: dict[tuple[ModuleType, str], set[str]] = {}
 
 
@@ -167,9 +167,8 @@ class LoadedCode:
         script = modules.script()
         others = {key: one for key, one in code.items() if one["file"] and real(one["file"]) != script}
         self._left: Code = {key: {**one, "values": {}} for key, one in others.items()}
-        self._settings = {
-            real(one["file"]): one["values"] for one in others.values() if "unloaded" not in one
-        }
+        loaded = [one for one in others.values() if "unloaded" not in one]
+        self._settings = {real(one["file"]): one["values"] for one in loaded}
         self._compared = compared
         self._known: Any = None
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from espnet3.parallel import IncompleteRunError, ItemError, get_client, parallel_map, run, set_parallel
+from tests.components.needed import needed
 from tests.parallel.durable.work import ChangedFiles, Changes, Provider, calls
 from tests.parallel.pilots.as_tasks import have_tasks
 
@@ -97,7 +98,7 @@ def test_arrays_and_what_tuples_hold_are_as_they_were_given(tmp_path: Path) -> N
 
 def test_a_tensor_is_as_it_was_given(tmp_path: Path) -> None:
     """One that is changed in place, and one whose gradient is asked for."""
-    torch = pytest.importorskip("torch")
+    torch = needed("torch")
 
     def change(item: Any) -> float:
         if item.requires_grad:
